@@ -1,0 +1,93 @@
+"""From an input to the checkpoint that a run goes on from."""
+
+from collections.abc import Sequence
+
+from durable.definition import AgentDefinition
+from durable.fingerprint import fingerprint
+from durable.errors import RequestConflictError, ResultExpiredError
+from durable.messages import AssistantMessage, Message, UserMessage
+from durable.plan import Recorded, Refuse, Resume, Start, admit
+from durable.records import MAX_ACCEPTED, AcceptedRequest, Checkpoint, Status, Usage
+
+Input = str | Sequence[Message]
+
+
+def as_messages(input: Input) -> tuple[Message, ...]:
+    return (UserMessage(content=input),) if isinstance(input, str) else tuple(input)
+
+
+def redelivered(stored: Checkpoint | None, key: str, digest: str) -> AcceptedRequest | None:
+    """The record of a request that this session has accepted before, or None.
+
+    `digest` is that of the request's body: raises `RequestConflictError` when the same key came with another one.
+    """
+    accepted = stored.requests.get(key) if stored is not None else None
+    if accepted is not None and accepted.digest != digest:
+        assert stored is not None
+        raise RequestConflictError(stored.session_id or "")
+    return accepted
+
+
+def recorded_answer(stored: Checkpoint, accepted: AcceptedRequest) -> str:
+    """The answer that a finished request was given, or `ResultExpiredError` when its message is gone."""
+    index = accepted.answer
+    if index is None or index >= len(stored.messages):
+        raise ResultExpiredError(stored.session_id or "", accepted.run_id)
+    answer = stored.messages[index]
+    return answer.content if isinstance(answer, AssistantMessage) else ""
+
+
+def admitted(
+    agent: AgentDefinition,
+    stored: Checkpoint | None,
+    incoming: Sequence[Message],
+    *,
+    session_id: str | None,
+    requested_by: str | None = None,
+    request: tuple[str, str] | None = None,
+) -> Checkpoint:
+    """Give the checkpoint from which the run goes on with this input; the input waits in `queued`.
+
+    `request` is the key and the body's digest of a request that a deployment accepts. The stored checkpoint itself
+    comes back when nothing is new. Raises what `plan.admit` refuses with.
+    """
+    now = agent.clock()
+    match admit(stored, incoming, session_id=session_id):
+        case Refuse(error):
+            raise error
+        case Recorded():
+            assert stored is not None
+            return stored
+        case Resume(added):
+            assert stored is not None
+            if not added and request is None:
+                return stored
+            checkpoint = stored.but(queued=(*stored.queued, *added))
+        case Start(keep, history, said):
+            base = stored or Checkpoint(
+                session_id=session_id, agent=agent.name, run_id="", created_at=now, updated_at=now
+            )
+            checkpoint = base.but(
+                agent=agent.name,
+                run_id=agent.ids(),
+                status=Status.IN_PROGRESS,
+                finish_reason=None,
+                step=0,
+                messages=(*base.messages[:keep], *history),
+                committed=keep,
+                results={},
+                started=(),
+                decisions={},
+                queued=said,
+                usage=Usage(),
+                instructions=agent.instructions,
+                fingerprint=fingerprint(agent),
+                requested_by=requested_by,
+                pauses=0,
+                last_error=None,
+            )
+    if request is not None:
+        key, digest = request
+        accepted = {**checkpoint.requests, key: AcceptedRequest(digest=digest, run_id=checkpoint.run_id)}
+        checkpoint = checkpoint.but(requests=dict(list(accepted.items())[-MAX_ACCEPTED:]))
+    return checkpoint

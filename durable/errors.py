@@ -1,0 +1,305 @@
+"""Every error this package raises on purpose.
+
+    DurableError
+    ├── ConfigurationError              the code or the call is wrong: fix it
+    │   ├── InvalidSessionIdError
+    │   └── ResumeToolMissingError      a pending call names a tool the agent no longer has
+    ├── SessionError
+    │   ├── SessionNotFoundError
+    │   ├── SessionAwaitingApprovalError  decide the approval first
+    │   ├── SessionBusyError            another run holds the session: retry
+    │   ├── RequestConflictError        the request's key came before, with another body
+    │   └── ResultExpiredError          the recorded answer to a request is not kept any more
+    ├── ApprovalError
+    │   ├── ApprovalNotFoundError
+    │   ├── ApprovalClosedError         expired, cancelled or orphaned: it cannot be decided any more
+    │   └── InvalidDecisionError        e.g. edited arguments that do not validate
+    ├── StoreError
+    │   ├── StaleCheckpointError        somebody else moved the session: load again
+    │   ├── StaleReplicaError           the reader looks at the past: retry
+    │   ├── StoreUnavailableError       throttled, timed out, 5xx: retry
+    │   ├── StoreRejectedError          access denied, no such table: fix the deployment
+    │   └── RecordFormatError           not JSON, damaged, or written by a newer version
+    ├── ToolError
+    │   └── PropagatingToolError        raised by a tool to end the run instead of telling the model
+    └── ProviderError
+        ├── ProviderAuthenticationError
+        ├── ProviderRequestError        the provider refused the request (4xx)
+        ├── ProviderRateLimitError      retry, after `retry_after` seconds where the provider said so
+        ├── ProviderUnavailableError    5xx, connection, time-out: retry
+        └── ProviderResponseError       the answer is not of the protocol's shape
+
+Each has a stable `code`, a `hint` that says what to do, and `retryable`: whether the same call may succeed later.
+Messages carry ids, never message bodies, tool arguments or tokens.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime
+from typing import ClassVar
+
+
+class DurableError(Exception):
+    """Base of all errors of this package."""
+
+    code: ClassVar[str] = "DURABLE_ERROR"
+    hint: ClassVar[str] = "See the message."
+    retryable: ClassVar[bool] = False
+
+
+class ConfigurationError(DurableError):
+    """The agent, the deployment or the call is put together wrongly."""
+
+    code = "CONFIGURATION"
+    hint = "Fix the option or the call that the message names."
+
+
+class InvalidSessionIdError(ConfigurationError):
+    """A session id that is empty, too long, not a string or has control characters (SEMANTICS: names, ids, limits)."""
+
+    code = "SESSION_ID_INVALID"
+    hint = "Use 1 to 256 characters of valid Unicode without control characters."
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The session id {reason}.")
+
+
+class ResumeToolMissingError(ConfigurationError):
+    """A call that waits for its result names a tool that the agent does not have any more."""
+
+    code = "RESUME_TOOL_MISSING"
+    hint = "Resume with an agent that has the tool; the checkpoint was left as it was."
+
+    def __init__(self, session_id: str | None, tool_names: Iterable[str]) -> None:
+        self.session_id = session_id
+        self.tool_names = tuple(tool_names)
+        super().__init__(f"Session {session_id!r} has pending calls of tools that are gone: {list(self.tool_names)!r}.")
+
+
+class SessionError(DurableError):
+    """The session is not in a state that allows the call."""
+
+    code = "SESSION"
+
+
+class SessionNotFoundError(SessionError):
+    code = "SESSION_NOT_FOUND"
+    hint = "Check the id; a session is gone when it was deleted or has expired."
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(f"There is no session {session_id!r}.")
+
+
+class SessionAwaitingApprovalError(SessionError):
+    """New input must not bypass a pending decision."""
+
+    code = "SESSION_AWAITING_APPROVAL"
+    hint = "Decide the approval first, then send the message again."
+
+    def __init__(self, session_id: str | None, approval_id: str | None) -> None:
+        self.session_id = session_id
+        self.approval_id = approval_id
+        super().__init__(f"Session {session_id!r} waits for approval {approval_id!r}.")
+
+
+class SessionBusyError(SessionError):
+    """Another request or execution is running this session."""
+
+    code = "SESSION_BUSY"
+    hint = "Send the request again after `retry_after` seconds."
+    retryable = True
+
+    def __init__(self, session_id: str, *, busy_until: datetime, retry_after: int) -> None:
+        self.session_id = session_id
+        self.busy_until = busy_until
+        self.retry_after = retry_after
+        super().__init__(f"Session {session_id!r} is being run by somebody else, at most until {busy_until:%FT%TZ}.")
+
+
+class RequestConflictError(SessionError):
+    """A key names one request for ever: the same key with another body is a mistake of the caller."""
+
+    code = "IDEMPOTENCY_KEY_REUSED"
+    hint = "Use a new key for a new request, and the same body when you send one again."
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(f"Session {session_id!r} has accepted this key before, with another body.")
+
+
+class ResultExpiredError(SessionError):
+    """The run of a request is over and its answer has left the transcript. It is never run again."""
+
+    code = "RESULT_EXPIRED"
+    hint = "The request was carried out; only its answer is gone. Send a new request with a new key."
+
+    def __init__(self, session_id: str, run_id: str) -> None:
+        self.session_id = session_id
+        self.run_id = run_id
+        super().__init__(f"The answer of run {run_id!r} of session {session_id!r} is not kept any more.")
+
+
+class ApprovalError(DurableError):
+    """The approval does not allow the call."""
+
+    code = "APPROVAL"
+
+
+class ApprovalNotFoundError(ApprovalError):
+    code = "APPROVAL_NOT_FOUND"
+    hint = "Check the id; list the pending ones to find the one you mean."
+
+    def __init__(self, approval_id: str) -> None:
+        self.approval_id = approval_id
+        super().__init__(f"There is no approval {approval_id!r}.")
+
+
+class ApprovalClosedError(ApprovalError):
+    """A decision that comes too late, or for a call that the session does not wait on."""
+
+    code = "APPROVAL_CLOSED"
+    hint = "Nothing to do: look at the session for how it went on."
+
+    def __init__(self, approval_id: str, status: str) -> None:
+        self.approval_id = approval_id
+        self.status = status
+        super().__init__(f"Approval {approval_id!r} is {status} and cannot be decided.")
+
+
+class InvalidDecisionError(ApprovalError):
+    code = "DECISION_INVALID"
+    hint = "Correct the decision and send it again; nothing was recorded."
+
+    def __init__(self, approval_id: str, reason: str) -> None:
+        self.approval_id = approval_id
+        super().__init__(f"The decision on approval {approval_id!r} was not recorded: {reason}.")
+
+
+class StoreError(DurableError):
+    """The store could not do what was asked."""
+
+    code = "STORE"
+
+
+class StaleCheckpointError(StoreError):
+    """The session has moved since the caller loaded it. Nothing was written."""
+
+    code = "STALE_CHECKPOINT"
+    hint = "Another writer won. Load the session again and decide on what it says now."
+
+    def __init__(self, session_id: str, revision: int) -> None:
+        self.session_id = session_id
+        self.revision = revision
+        super().__init__(f"Revision {revision} of session {session_id!r} was written by somebody else.")
+
+
+class StaleReplicaError(StoreError):
+    """Entries are missing that the store has promised: this is a replica that has not caught up."""
+
+    code = "STALE_REPLICA"
+    hint = "Try again; if it stays, read in the deployment's write region."
+    retryable = True
+
+    def __init__(self, stream: str, *, expected: int, found: int) -> None:
+        self.stream = stream
+        self.expected = expected
+        self.found = found
+        super().__init__(f"{stream!r} should have revision {expected}, but only {found} is readable.")
+
+
+class StoreUnavailableError(StoreError):
+    """The backend is throttling, timing out or failing. It is not known whether the last write was applied."""
+
+    code = "STORE_UNAVAILABLE"
+    hint = "Try again; what was saved before is safe."
+    retryable = True
+
+    def __init__(self, operation: str, reason: str) -> None:
+        self.operation = operation
+        self.reason = reason
+        super().__init__(f"The store did not answer {operation}: {reason}.")
+
+
+class StoreRejectedError(StoreError):
+    """The backend refuses: no permission, no such table, a value it cannot take. Retrying does not help."""
+
+    code = "STORE_REJECTED"
+    hint = "Fix the deployment: the message names the operation and the backend's reason."
+
+    def __init__(self, operation: str, reason: str) -> None:
+        self.operation = operation
+        self.reason = reason
+        super().__init__(f"The store refused {operation}: {reason}.")
+
+
+class RecordFormatError(StoreError):
+    """A record that this version cannot read or write."""
+
+    code = "RECORD_FORMAT"
+    hint = "A newer format needs a newer version of this package; anything else is damage or a value that is not JSON."
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(f"{what}: {reason}.")
+
+
+class ToolError(DurableError):
+    """A tool may raise this (or anything else): the model sees it as an error result."""
+
+    code = "TOOL"
+
+
+class PropagatingToolError(ToolError):
+    """Raised by a tool to end the run with this error instead of showing it to the model."""
+
+    code = "TOOL_PROPAGATED"
+    hint = "The tool asked for the run to end; the run can be resumed."
+
+
+class ProviderError(DurableError):
+    """The model provider did not give an answer that can be used."""
+
+    code = "PROVIDER"
+
+    def __init__(self, provider: str, reason: str, *, status: int | None = None) -> None:
+        self.provider = provider
+        self.reason = reason
+        self.status = status
+        answered = f" (HTTP {status})" if status is not None else ""
+        super().__init__(f"{provider}{answered}: {reason}")
+
+
+class ProviderAuthenticationError(ProviderError):
+    code = "PROVIDER_AUTHENTICATION"
+    hint = "Check the API key and what it may do."
+
+
+class ProviderRequestError(ProviderError):
+    """A 4xx that the same request will get again."""
+
+    code = "PROVIDER_REQUEST"
+    hint = "The provider refuses this request; its reason is in the message."
+
+
+class ProviderRateLimitError(ProviderError):
+    code = "PROVIDER_RATE_LIMIT"
+    hint = "Wait for `retry_after` seconds, or raise the limit with the provider."
+    retryable = True
+
+    def __init__(
+        self, provider: str, reason: str, *, status: int | None = None, retry_after: float | None = None
+    ) -> None:
+        self.retry_after = retry_after
+        super().__init__(provider, reason, status=status)
+
+
+class ProviderUnavailableError(ProviderError):
+    code = "PROVIDER_UNAVAILABLE"
+    hint = "The provider is failing or cannot be reached: resume the run later."
+    retryable = True
+
+
+class ProviderResponseError(ProviderError):
+    """The provider answered with something that is not an answer of its protocol."""
+
+    code = "PROVIDER_RESPONSE"
+    hint = "Check the base URL and the model: this is not an answer of the protocol. The run can be resumed."

@@ -1,0 +1,158 @@
+"""What to do, decided without doing it.
+
+`admit` decides what an input means for a session; `next_step` decides what a run does next. Both are pure: the executor
+acts on the value that they give.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from durable.errors import ConfigurationError, DurableError, ProviderRequestError, SessionAwaitingApprovalError
+from durable.messages import Conversational, Message, SystemMessage, ToolCall, UserMessage, same_message
+from durable.records import Checkpoint, FinishReason, Status
+from durable.transcript import first_fault, pending_calls
+
+POISON = frozenset({ProviderRequestError.code})
+"""Errors that the same transcript would meet again, so that a new message replaces the turn that met them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A new run: of a new session, or the next turn of a finished one. `keep` messages of the session stay."""
+
+    keep: int
+    history: tuple[Conversational, ...]
+    input: tuple[UserMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """The unfinished run goes on, with `input` behind its pending results."""
+
+    input: tuple[UserMessage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Nothing new was said to a finished run: its recorded result is the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Nothing may happen."""
+
+    error: DurableError
+
+
+Admission = Start | Resume | Recorded | Refuse
+
+
+def admit(stored: Checkpoint | None, incoming: Sequence[Message], *, session_id: str | None = None) -> Admission:
+    """Decide what `incoming` means for a session (SEMANTICS 1). System messages in it do not count.
+
+    1. A paused session takes nothing.
+    2. No session: the input starts it; nothing is nothing to run.
+    3. An unfinished turn that its provider refused for good is cut off by new input; then as finished.
+    4. Input that starts with everything the session knows: what follows is new.
+    5. Unfinished: a history that shares its first two messages or ends inside the known ones (a copy that lags): what
+       follows the shared part; the input that the run started from (a retry): nothing; anything else is new input.
+    6. Finished: nothing gives the recorded result; anything else is the next turn.
+    """
+    said = tuple(message for message in incoming if not isinstance(message, SystemMessage))
+    if stored is None:
+        return _start(said, keep=0) if said else Refuse(ConfigurationError(f"Nothing to run: {session_id!r} is new."))
+    if stored.status is Status.AWAITING_APPROVAL:
+        return Refuse(SessionAwaitingApprovalError(stored.session_id, stored.approval_id))
+    if said and is_poisoned(stored):
+        return _start(said, keep=stored.committed)
+
+    known = (*stored.messages, *stored.queued)
+    shared = _shared(known, said)
+    finished = stored.status is Status.FINISHED
+    if shared == len(known):
+        return _next(stored, said[shared:])
+    if finished or len(said) < 2:
+        return _next(stored, () if not finished and _is_retry(stored, said) else said)
+    if shared >= 2 or shared == len(said):
+        return _next(stored, said[shared:])
+    return _next(stored, () if _is_retry(stored, said) else said)
+
+
+def is_poisoned(stored: Checkpoint) -> bool:
+    return stored.status is Status.IN_PROGRESS and stored.last_error is not None and stored.last_error.code in POISON
+
+
+def run_input(checkpoint: Checkpoint) -> tuple[Message, ...]:
+    """The user messages that the current run started from."""
+    said: list[Message] = []
+    for message in (*checkpoint.messages[checkpoint.committed :], *checkpoint.queued):
+        if not isinstance(message, UserMessage):
+            break
+        said.append(message)
+    return tuple(said)
+
+
+def _is_retry(stored: Checkpoint, said: Sequence[Message]) -> bool:
+    started_from = run_input(stored)
+    return len(said) == len(started_from) == _shared(started_from, said)
+
+
+def _next(stored: Checkpoint, new: tuple[Conversational, ...]) -> Admission:
+    if stored.status is Status.FINISHED:
+        return _start(new, keep=len(stored.messages)) if new else Recorded()
+    if all(isinstance(message, UserMessage) for message in new):
+        return Resume(tuple(message for message in new if isinstance(message, UserMessage)))
+    return Refuse(ConfigurationError("Only user messages can be added to a run that is not finished."))
+
+
+def _start(said: tuple[Conversational, ...], *, keep: int) -> Admission:
+    """The trailing user messages are the input; what comes before them is a history that the caller brings along."""
+    split = len(said)
+    while split and isinstance(said[split - 1], UserMessage):
+        split -= 1
+    history, said_last = said[:split], said[split:]
+    if fault := first_fault(history):
+        return Refuse(ConfigurationError(f"The input is not a valid transcript: {fault}."))
+    if not said_last:
+        return Refuse(ConfigurationError("The input must end with a user message."))
+    return Start(keep, history, tuple(message for message in said_last if isinstance(message, UserMessage)))
+
+
+def _shared(known: Sequence[Message], said: Sequence[Message]) -> int:
+    count = 0
+    for ours, theirs in zip(known, said, strict=False):
+        if not same_message(ours, theirs):
+            break
+        count += 1
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class CallModel:
+    """Every call has its result: ask the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunCalls:
+    """These calls have no result yet."""
+
+    calls: tuple[ToolCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The run is over."""
+
+    reason: FinishReason
+
+
+Step = CallModel | RunCalls | Finish
+
+
+def next_step(checkpoint: Checkpoint, *, max_steps: int) -> Step:
+    """Decide what an in-progress run does next: pending calls first, then the model while its budget lasts."""
+    if calls := pending_calls(checkpoint):
+        return RunCalls(calls)
+    if checkpoint.step >= max_steps:
+        return Finish(FinishReason.MAX_STEPS)
+    return CallModel()

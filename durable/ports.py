@@ -1,0 +1,291 @@
+"""The seams: what a run needs from the outside, each a small protocol.
+
+Stores are synchronous; the executor crosses into them in one place. Providers and tools are asynchronous. Time, ids and
+randomness are arguments, so a test moves the clock and never sleeps.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Generic, Literal, Protocol, TypeVar
+
+from pydantic import JsonValue
+
+from durable.messages import AssistantMessage, Message
+from durable.records import Approval, ApprovalEvent, ApprovalStatus, Checkpoint, FinishReason, Requested, Status, Usage
+
+Clock = Callable[[], datetime]
+"""Gives the time, aware and in UTC."""
+
+IdFactory = Callable[[], str]
+"""Gives an id that was never given before."""
+
+
+# --- checkpoints, history, approvals: what the executor and the handlers use -----------------------------------------
+
+
+class CheckpointStore(Protocol):
+    """Where the newest checkpoint of each session is kept. Three methods are all that a custom store needs.
+
+    `save` writes what is new in `checkpoint` since `after` (what the caller loaded or last saved; None for a session
+    that it found absent) and gives the checkpoint with its new revision. When the session has moved since `after`, it
+    raises `StaleCheckpointError` and nothing is written. A save whose response was lost counts as made when it is
+    repeated by the store itself. `load` gives None for a session that was never saved, deleted or has expired.
+    """
+
+    def load(self, session_id: str) -> Checkpoint | None: ...
+    def save(self, checkpoint: Checkpoint, *, after: Checkpoint | None) -> Checkpoint: ...
+    def delete(self, session_id: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One listed save. `checkpoint` is a copy of the whole checkpoint as it was then."""
+
+    revision: int
+    step: int
+    saved_at: datetime
+    status: Status
+    checkpoint: Checkpoint
+
+
+class CheckpointHistory(Protocol):
+    """An optional ability of a checkpoint store: the newest saves of a session, newest first; `[]` when unknown."""
+
+    def history(self, session_id: str, *, limit: int | None = None) -> list[HistoryEntry]: ...
+
+
+class ApprovalStore(Protocol):
+    """Approvals, each a stream of events.
+
+    `request` appends `requested` to a new stream; for one that exists and is open it appends the new request, which
+    renews the deadline, and for a decided one it appends nothing; the approval as it stands is given either way.
+    `append` puts an event after the approval that the caller read: it gives the new approval, or None when somebody
+    else appended first (read again and decide anew). `get` gives None for an unknown id.
+    """
+
+    def request(self, approval_id: str, event: Requested) -> Approval: ...
+    def get(self, approval_id: str) -> Approval | None: ...
+    def append(self, event: ApprovalEvent, *, after: Approval) -> Approval | None: ...
+    def list(
+        self, *, status: ApprovalStatus | None = None, limit: int = 50, cursor: str | None = None
+    ) -> "Page[Approval]": ...
+
+
+# --- the log: what a backend implements, and nothing else ------------------------------------------------------------
+
+T = TypeVar("T")
+EntryKind = Literal["delta", "reset", "cleared", "tombstone"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One numbered entry of a stream.
+
+    `body` is the JSON of what is new; its size is not limited, a backend splits it where it must. `base` is the
+    revision of the newest reset at or before this entry. `save_id` is new for each save and the same for its retries.
+    The entry counts as there until `fresh_until` and may be physically removed after `expires_at` (None: never).
+    """
+
+    revision: int
+    kind: EntryKind
+    base: int
+    save_id: str
+    written_at: datetime
+    body: bytes
+    fresh_until: datetime | None = None
+    expires_at: datetime | None = None
+
+    def __repr__(self) -> str:
+        return f"<Entry {self.revision} {self.kind} {len(self.body)} bytes>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Head:
+    """A hint about a stream: what a list shows, where a load may start, what recovery should look at.
+
+    A head decides nothing. `due_at` names the time from which recovery looks at the stream and `due_run` the run that
+    the mark announces; such a mark leaves `revision` as it is, -1 for a stream that has no entry yet.
+    """
+
+    kind: str
+    id: str
+    status: str
+    revision: int = -1
+    base: int = 0
+    listed_from: int = 0
+    due_at: datetime | None = None
+    due_run: str | None = None
+    updated_at: datetime
+    fresh_until: datetime | None = None
+    expires_at: datetime | None = None
+
+    @property
+    def stream(self) -> str:
+        return f"{self.kind}/{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    """Some of the items, and the cursor that gives the next ones (None: there are no more)."""
+
+    items: Sequence[T]
+    cursor: str | None = None
+
+
+class Log(Protocol):
+    """Streams of numbered entries with compare-and-append. A stream is named `<kind>/<id>`.
+
+    `append` gives False when the stream already has `entry.revision`, written by another save; its own save id there
+    means an earlier attempt was applied and counts as success. `read` gives entries with a revision above `after`,
+    in order or newest first, strongly consistent, expired ones included as long as they exist: the reader decides.
+    `drop` removes all entries up to and including `until` (None: all) and may be repeated.
+
+    The head has two owners, who never touch each other's part. `mark` writes what the store knows (status, revision,
+    base, listed_from, times) unless that would lower the revision of a head that is still fresh; it leaves the due mark
+    alone. `announce` sets the due mark and nothing else, making a head of revision -1 and status `accepted` where there
+    is none. `settle` removes the due mark if it is still the one in the head that the caller read. `heads` lists, in no
+    promised order, by kind and optionally by status or by a due time before `due_before`; what it shows may be late.
+
+    Raises `StoreUnavailableError` and `StoreRejectedError`, nothing of the backend's own.
+    """
+
+    def append(self, stream: str, entry: Entry) -> bool: ...
+    def read(
+        self, stream: str, *, after: int = -1, newest_first: bool = False, limit: int | None = None
+    ) -> Iterable[Entry]: ...
+    def drop(self, stream: str, *, until: int | None = None) -> None: ...
+    def head(self, stream: str) -> Head | None: ...
+    def mark(self, head: Head) -> None: ...
+    def announce(self, stream: str, *, run_id: str, due_at: datetime) -> None: ...
+    def settle(self, head: Head) -> None: ...
+    def heads(
+        self,
+        kind: str,
+        *,
+        status: str | None = None,
+        due_before: datetime | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page[Head]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """Who runs a session at the moment, and what must survive from one holder to the next.
+
+    `fence` rises with every acquire. `attempt` counts the acquires that found the session at the same `revision` as
+    the one before. `execution` is the ARN of the Step Functions execution that drives the run, `abort_run` the run
+    that somebody asked to stop.
+    """
+
+    stream: str
+    owner: str | None
+    until: datetime
+    fence: int
+    attempt: int = 0
+    revision: int = -1
+    execution: str | None = None
+    abort_run: str | None = None
+
+
+class Leases(Protocol):
+    """One small record per session, next to its log. It orders the holders; the log alone keeps the data safe.
+
+    `acquire` gives None while another owner's lease is live (the owner itself takes it over with a higher fence).
+    `look` gives the record whoever holds it. `note_execution` and `request_abort` change only their own field.
+    `release` ends the lease if its fence is still the newest, and keeps the record.
+    """
+
+    def acquire(self, stream: str, owner: str, *, until: datetime, revision: int) -> Lease | None: ...
+    def look(self, stream: str) -> Lease | None: ...
+    def note_execution(self, stream: str, execution: str) -> None: ...
+    def request_abort(self, stream: str, run_id: str) -> None: ...
+    def release(self, lease: Lease) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What store calls took: requests over the wire, DynamoDB's write and read units, bytes written."""
+
+    requests: int = 0
+    write_units: float = 0.0
+    read_units: float = 0.0
+    bytes_written: int = 0
+
+    def __add__(self, other: "Capacity") -> "Capacity":
+        return Capacity(
+            self.requests + other.requests,
+            self.write_units + other.write_units,
+            self.read_units + other.read_units,
+            self.bytes_written + other.bytes_written,
+        )
+
+    def __sub__(self, other: "Capacity") -> "Capacity":
+        return Capacity(
+            self.requests - other.requests,
+            self.write_units - other.write_units,
+            self.read_units - other.read_units,
+            self.bytes_written - other.bytes_written,
+        )
+
+
+class Metered(Protocol):
+    """An optional ability of a log: what its calls have taken since it was made."""
+
+    def consumed(self) -> Capacity: ...
+
+
+class Store(Protocol):
+    """What an agent is given to sleep in."""
+
+    @property
+    def checkpoints(self) -> CheckpointStore: ...
+    @property
+    def approvals(self) -> ApprovalStore: ...
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """A tool as the model is told of it; `parameters` is a JSON Schema of type object."""
+
+    name: str
+    description: str
+    parameters: Mapping[str, JsonValue]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest:
+    """One question to the model. `timeout` bounds the whole call, retries included, in seconds."""
+
+    instructions: str | None
+    messages: Sequence[Message]
+    tools: Sequence[ToolSpec] = ()
+    timeout: float | None = None
+
+    def __repr__(self) -> str:
+        return f"<ModelRequest {len(self.messages)} messages, {len(self.tools)} tools>"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTurn:
+    """One answer of the model: tool calls keep the provider's own ids, however odd (the executor makes them unique)."""
+
+    message: AssistantMessage
+    usage: Usage = field(default_factory=lambda: Usage(model_calls=1))
+    finish_reason: FinishReason = FinishReason.STOP
+    model: str | None = None
+
+
+class Provider(Protocol):
+    """A model behind some protocol. `name` is `<protocol>:<model>`.
+
+    `generate` raises a `ProviderError` and nothing else; it has done its own retries by then.
+    """
+
+    @property
+    def name(self) -> str: ...
+    async def generate(self, request: ModelRequest) -> ModelTurn: ...

@@ -1,0 +1,330 @@
+"""What is kept of a run: the checkpoint, the approval and their parts.
+
+Everything here is frozen. A change is a new value (`checkpoint.model_copy(update=…)`), so that a store can tell what
+is new by comparing two of them. Format numbers, one line per version:
+
+    1   first version
+"""
+
+import re
+from datetime import datetime
+from enum import StrEnum
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainSerializer
+
+from durable.errors import InvalidSessionIdError
+from durable.messages import Conversational, ToolMessage, UserMessage
+
+FORMAT: Final = 1
+"""The number of the record format that this version writes. It reads every older one and refuses a newer one."""
+
+MAX_ACCEPTED = 100
+"""How many accepted requests a checkpoint remembers for redelivery."""
+
+Timestamp = Annotated[datetime, PlainSerializer(lambda moment: moment.isoformat(), return_type=str)]
+
+
+class Status(StrEnum):
+    IN_PROGRESS = "in-progress"
+    AWAITING_APPROVAL = "awaiting-approval"
+    FINISHED = "finished"
+
+
+class FinishReason(StrEnum):
+    """Why a run stopped. The last three leave the run in progress: it can be resumed."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CONTENT_FILTER = "content-filter"
+    MAX_STEPS = "max-steps"
+    GUARDRAIL = "guardrail"
+    AWAITING_APPROVAL = "awaiting-approval"
+    DEADLINE = "deadline"
+    ABORTED = "aborted"
+    PARKED = "parked"
+
+
+_SHOWN = ("id", "session_id", "run_id", "revision", "status", "step")
+
+
+class Record(BaseModel):
+    """Frozen, strict about unknown fields, and silent about its content in a repr."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __repr__(self) -> str:
+        shown = [name for name in _SHOWN if name in type(self).model_fields]
+        return f"<{type(self).__name__} {' '.join(f'{name}={getattr(self, name)}' for name in shown)}>"
+
+    __str__ = __repr__
+
+    def but(self, **changes: Any) -> Self:
+        """Give a copy with some fields changed (not validated: the caller's types are checked by pyright)."""
+        return self.model_copy(update=changes)
+
+
+class Usage(Record):
+    """What the model calls of a run took, in tokens, and how many there were."""
+
+    model_calls: int = 0
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    output_tokens: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(
+            model_calls=self.model_calls + other.model_calls,
+            input_tokens=self.input_tokens + other.input_tokens,
+            cached_input_tokens=self.cached_input_tokens + other.cached_input_tokens,
+            output_tokens=self.output_tokens + other.output_tokens,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Usage calls={self.model_calls} in={self.input_tokens} out={self.output_tokens}>"
+
+
+class LastError(Record):
+    """The error that stopped a run, in words that are safe to show."""
+
+    code: str
+    message: str
+    retryable: bool = False
+    at: Timestamp
+
+
+class Decision(Record):
+    """What was decided about one call, as the run applies it.
+
+    `args` are edited arguments in place of the model's. `digest` binds the decision to the tool's name and the final
+    arguments: see `call_digest`. `via` says how it came: api, callback, task-token or library, `timeout` when nobody
+    answered, `cancelled` when the run was aborted.
+    """
+
+    approval_id: str
+    approved: bool
+    note: str | None = None
+    args: dict[str, JsonValue] | None = None
+    by: str | None = None
+    via: str = "library"
+    digest: str | None = None
+    decided_at: Timestamp
+
+
+class AcceptedRequest(Record):
+    """A request that a deployment has accepted: its body's hash, its run, and how that run ended."""
+
+    digest: str
+    run_id: str
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    answer: int | None = Field(default=None, description="Index of the message that holds the answer.")
+
+
+class ForkedFrom(Record):
+    session_id: str
+    revision: int
+    step: int
+
+
+class Checkpoint(Record):
+    """Everything a run needs to go on in another process, days later.
+
+    `results` holds the settled results that wait for an earlier call, by call id; `started` the ids of calls that must
+    not silently run twice and have begun; `queued` the user input held back behind pending calls. `committed` is how
+    many messages the last finished turn left; `step` counts the model turns of this run, `turns` the finished runs.
+    """
+
+    v: Literal[1] = FORMAT
+    session_id: str | None
+    agent: str
+    run_id: str
+    revision: int = -1
+    status: Status = Status.IN_PROGRESS
+    finish_reason: FinishReason | None = None
+    step: int = 0
+    messages: tuple[Conversational, ...] = ()
+    results: dict[str, ToolMessage] = Field(default_factory=dict[str, ToolMessage])
+    started: tuple[str, ...] = ()
+    queued: tuple[UserMessage, ...] = ()
+    usage: Usage = Usage()
+    business_state: JsonValue = None
+    instructions: str | None = None
+    approval_id: str | None = None
+    decisions: dict[str, Decision] = Field(default_factory=dict[str, Decision])
+    fingerprint: dict[str, JsonValue] | None = None
+    run_config: dict[str, JsonValue] | None = None
+    suspended: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue])
+    turns: int = 0
+    committed: int = 0
+    requests: dict[str, AcceptedRequest] = Field(default_factory=dict[str, AcceptedRequest])
+    requested_by: str | None = None
+    pauses: int = 0
+    forked_from: ForkedFrom | None = None
+    last_error: LastError | None = None
+    created_at: Timestamp
+    updated_at: Timestamp
+
+
+class ApprovalStatus(StrEnum):
+    PENDING = "pending"
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    ORPHANED = "orphaned"
+
+
+class Requested(Record):
+    """A run asks for a decision on one call. Repeated for the same approval, it only renews the deadline."""
+
+    event: Literal["requested"] = "requested"
+    at: Timestamp
+    session_id: str | None
+    run_id: str
+    agent: str
+    call_id: str
+    tool_name: str
+    arguments: JsonValue
+    digest: str
+    requested_by: str | None = None
+    deadline: Timestamp | None = None
+
+
+class TokenAttached(Record):
+    """An execution waits for the decision. Callback tokens are kept as SHA-256, the task token as it is.
+
+    `callbacks` maps the hash of each token to the approver it was minted for (None: whoever has the token).
+    """
+
+    event: Literal["token-attached"] = "token-attached"
+    at: Timestamp
+    task_token: str = Field(repr=False)
+    callbacks: dict[str, str | None] = Field(repr=False)
+
+
+class Voted(Record):
+    event: Literal["voted"] = "voted"
+    at: Timestamp
+    approved: bool
+    note: str | None = None
+    args: dict[str, JsonValue] | None = None
+    digest: str
+    by: str | None = None
+    via: str
+    callback: str | None = Field(default=None, repr=False, description="Hash of the callback token that this used up.")
+
+
+class Expired(Record):
+    event: Literal["expired"] = "expired"
+    at: Timestamp
+
+
+class Cancelled(Record):
+    event: Literal["cancelled"] = "cancelled"
+    at: Timestamp
+    by: str | None = None
+
+
+class Applied(Record):
+    event: Literal["applied"] = "applied"
+    at: Timestamp
+
+
+ApprovalEvent = Annotated[
+    Requested | TokenAttached | Voted | Expired | Cancelled | Applied, Field(discriminator="event")
+]
+
+
+class Approval(Record):
+    """One approval: its stream of events, folded. What was decided is computed from the votes, never stored."""
+
+    id: str
+    revision: int
+    events: tuple[ApprovalEvent, ...]
+
+    @property
+    def request(self) -> Requested:
+        """The request as it stands: the newest, since a repeated pause renews the deadline."""
+        return next(event for event in reversed(self.events) if isinstance(event, Requested))
+
+    @property
+    def status(self) -> ApprovalStatus:
+        match self._closing():
+            case None:
+                return ApprovalStatus.PENDING
+            case Voted(approved=True):
+                return ApprovalStatus.APPROVED
+            case Voted():
+                return ApprovalStatus.REJECTED
+            case Expired():
+                return ApprovalStatus.EXPIRED
+            case Cancelled():
+                return ApprovalStatus.CANCELLED
+
+    @property
+    def decision(self) -> Decision | None:
+        """The decision that the run applies; None while it is open. A time-out rejects, and says that it was one."""
+        match self._closing():
+            case None:
+                return None
+            case Voted() as vote:
+                return Decision(
+                    approval_id=self.id,
+                    approved=vote.approved,
+                    note=vote.note,
+                    args=vote.args,
+                    by=vote.by,
+                    via=vote.via,
+                    digest=vote.digest,
+                    decided_at=vote.at,
+                )
+            case Expired(at=at):
+                return Decision(
+                    approval_id=self.id, approved=False, note="No decision in time.", via="timeout", decided_at=at
+                )
+            case Cancelled(at=at, by=by):
+                return Decision(approval_id=self.id, approved=False, by=by, via="cancelled", decided_at=at)
+
+    @property
+    def applied(self) -> bool:
+        return any(isinstance(event, Applied) for event in self.events)
+
+    @property
+    def task_token(self) -> str | None:
+        """The newest task token, or None when no execution waits."""
+        tokens = (event.task_token for event in reversed(self.events) if isinstance(event, TokenAttached))
+        return next(tokens, None)
+
+    def callback_approver(self, token_hash: str) -> tuple[bool, str | None]:
+        """Whether the token of this hash was minted for this approval, and for whom."""
+        for event in self.events:
+            if isinstance(event, TokenAttached) and token_hash in event.callbacks:
+                return True, event.callbacks[token_hash]
+        return False, None
+
+    def due_by(self, now: datetime) -> bool:
+        """Whether the deadline has come. At the deadline no vote counts any more."""
+        deadline = self.request.deadline
+        return deadline is not None and now >= deadline
+
+    def _closing(self) -> Voted | Expired | Cancelled | None:
+        return next((event for event in self.events if isinstance(event, Voted | Expired | Cancelled)), None)
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def check_session_id(session_id: object) -> str:
+    """Give the id back, or raise `InvalidSessionIdError` (SEMANTICS 11)."""
+    if not isinstance(session_id, str):
+        raise InvalidSessionIdError(f"must be a string, not {type(session_id).__name__}")
+    if not 1 <= len(session_id) <= 256:
+        raise InvalidSessionIdError(f"must have 1 to 256 characters, not {len(session_id)}")
+    if _CONTROL.search(session_id):
+        raise InvalidSessionIdError("has a control character")
+    try:
+        session_id.encode()
+    except UnicodeEncodeError:
+        raise InvalidSessionIdError("is not valid Unicode") from None
+    return session_id

@@ -1,0 +1,237 @@
+"""Tools: functions that a model may call, with a schema made from their signature.
+
+@tool
+def lookup_order(order_id: str) -> dict[str, str]:
+    "Look an order up by its id."
+
+@tool(needs_approval=True)
+async def refund(order_id: str, amount: Decimal, ctx: ToolContext) -> str:
+    "Pay the money for an order back."
+    return await payments.refund(order_id, amount, idempotency_key=ctx.tool_call_id)
+"""
+
+import inspect
+import json
+import typing
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal, NoReturn, cast, overload
+
+import anyio.to_thread
+import pydantic_core
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, create_model
+
+from durable.errors import ConfigurationError
+from durable.ports import ToolSpec
+
+Recovery = Literal["rerun", "report", "ask"]
+"""What a crash means for a call that had started and has no result: run it again, tell the model that the outcome is
+unknown, or let a human decide whether it runs again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalGrant:
+    """The approval under which a call runs."""
+
+    id: str
+    note: str | None = None
+    by: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolContext:
+    """What a tool may ask for, by a parameter of this type.
+
+    `tool_call_id` is the same when the call is run again after a crash: use it as the idempotency key of side effects.
+    `remaining` gives the seconds that are left for this call (infinity when nothing bounds it).
+    """
+
+    tool_call_id: str
+    session_id: str | None
+    run_id: str
+    step: int
+    approval: ApprovalGrant | None = None
+    business_state: JsonValue = None
+    remaining: Callable[[], float] = field(default=lambda: float("inf"), repr=False)
+
+
+Arguments = dict[str, JsonValue]
+ApprovalPolicy = Callable[[Arguments, ToolContext], bool | Awaitable[bool]]
+"""Whether a call with these final arguments needs a human. A policy that raises means yes."""
+
+
+class InvalidArguments(Exception):
+    """The arguments of a call are not what the tool takes; `issues` is a list of pydantic's, without input values."""
+
+    def __init__(self, message: str, issues: list[JsonValue] | None = None) -> None:
+        self.message = message
+        self.issues: list[JsonValue] = issues or []
+        super().__init__(message)
+
+
+class UnserializableResult(Exception):
+    """A tool gave something that has no JSON form."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A function with its schema. Made by `tool`.
+
+    `approval_timeout` bounds the wait for a decision; at the deadline the call counts as rejected. `recovery` is
+    `rerun`, or `report` for a tool that needs approval, unless given.
+    """
+
+    name: str
+    description: str
+    function: Callable[..., Any] = field(repr=False)
+    arguments: type[BaseModel] = field(repr=False)
+    context_parameter: str | None = None
+    needs_approval: bool | ApprovalPolicy = False
+    approval_timeout: timedelta | None = None
+    recovery: Recovery = "rerun"
+
+    @property
+    def spec(self) -> ToolSpec:
+        """The tool as the model is told of it."""
+        schema = self.arguments.model_json_schema()
+        schema.pop("title", None)
+        return ToolSpec(self.name, self.description, schema)
+
+    def validate(self, arguments: Arguments) -> dict[str, Any]:
+        """Give the arguments as the function takes them, or raise `InvalidArguments`."""
+        try:
+            parsed = self.arguments.model_validate_json(pydantic_core.to_json(arguments))
+        except ValidationError as error:
+            found = error.errors(include_url=False, include_context=False, include_input=False)
+            issues = cast("list[JsonValue]", pydantic_core.to_jsonable_python(found))
+            where = "; ".join(f"{'.'.join(map(str, issue['loc'])) or 'arguments'}: {issue['msg']}" for issue in found)
+            raise InvalidArguments(f"The arguments do not fit {self.name!r}: {where}", issues) from None
+        return {name: getattr(parsed, name) for name in type(parsed).model_fields}
+
+    async def needs_human(self, arguments: Arguments, context: ToolContext) -> bool:
+        if isinstance(self.needs_approval, bool):
+            return self.needs_approval
+        try:
+            answer = self.needs_approval(arguments, context)
+            return bool(await answer if inspect.isawaitable(answer) else answer)
+        except Exception:
+            return True  # fail closed: a policy that cannot tell leaves it to a person
+
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> JsonValue:
+        """Run the function (a plain one in a worker thread) and give its result as JSON."""
+        kwargs = dict(arguments)
+        if self.context_parameter is not None:
+            kwargs[self.context_parameter] = context
+        if inspect.iscoroutinefunction(self.function):
+            value = await self.function(**kwargs)
+        else:
+            value = await anyio.to_thread.run_sync(lambda: self.function(**kwargs), abandon_on_cancel=True)
+            if inspect.isawaitable(value):
+                value = await value
+        return to_json_value(value)
+
+
+def to_json_value(value: object) -> JsonValue:
+    """Convert once, by pydantic's JSON mode; the live run goes on with what a resumed one would read."""
+    try:
+        return cast(JsonValue, pydantic_core.from_json(_to_json(value), allow_inf_nan=False))
+    except (pydantic_core.PydanticSerializationError, ValueError) as error:
+        raise UnserializableResult(f"{type(value).__name__} has no JSON form: {error}") from None
+
+
+def _to_json(value: object) -> bytes:
+    return pydantic_core.to_json(value, bytes_mode="base64", inf_nan_mode="constants")
+
+
+def parse_arguments(text: str) -> Arguments:
+    """Read what the model wrote. Nothing, blanks and `null` mean no arguments; anything but an object is refused."""
+    if not text.strip():
+        return {}
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArguments(f"The arguments are not JSON: {str(error)[:200]}") from None
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InvalidArguments(f"The arguments are a JSON {type(value).__name__}, not an object")
+    return cast(Arguments, value)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not JSON")
+
+
+@overload
+def tool(function: Callable[..., Any], /) -> Tool: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    needs_approval: bool | ApprovalPolicy = False,
+    approval_timeout: timedelta | None = None,
+    recovery: Recovery | None = None,
+) -> Callable[[Callable[..., Any]], Tool]: ...
+
+
+def tool(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    needs_approval: bool | ApprovalPolicy = False,
+    approval_timeout: timedelta | None = None,
+    recovery: Recovery | None = None,
+) -> Tool | Callable[[Callable[..., Any]], Tool]:
+    """Make a tool of a function, synchronous or not.
+
+    The name and the description are the function's and its docstring's unless given. Each parameter needs a type;
+    one of type `ToolContext` is not shown to the model. Raises `ConfigurationError` for a signature that has no
+    schema.
+    """
+
+    def make(function: Callable[..., Any]) -> Tool:
+        tool_name = name or function.__name__
+        if approval_timeout is not None and approval_timeout <= timedelta(0):
+            raise ConfigurationError(f"Tool {tool_name!r}: approval_timeout must be positive.")
+        arguments, context_parameter = _arguments_model(tool_name, function)
+        return Tool(
+            name=tool_name,
+            description=description or inspect.getdoc(function) or "",
+            function=function,
+            arguments=arguments,
+            context_parameter=context_parameter,
+            needs_approval=needs_approval,
+            approval_timeout=approval_timeout,
+            recovery=recovery or ("rerun" if needs_approval is False else "report"),
+        )
+
+    return make(function) if function is not None else make
+
+
+def _arguments_model(tool_name: str, function: Callable[..., Any]) -> tuple[type[BaseModel], str | None]:
+    fields: dict[str, Any] = {}
+    context_parameter = None
+    try:
+        hints = typing.get_type_hints(function, include_extras=True)
+    except NameError as error:
+        raise ConfigurationError(f"Tool {tool_name!r}: a type of its signature is not defined: {error}.") from error
+    for parameter in inspect.signature(function).parameters.values():
+        if hints.get(parameter.name) is ToolContext:
+            context_parameter = parameter.name
+            continue
+        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            raise ConfigurationError(f"Tool {tool_name!r}: {parameter.name!r} cannot be passed by name.")
+        if parameter.name not in hints:
+            raise ConfigurationError(f"Tool {tool_name!r}: parameter {parameter.name!r} has no type.")
+        default = ... if parameter.default is parameter.empty else parameter.default
+        fields[parameter.name] = (hints[parameter.name], default)
+    try:
+        model = create_model(f"{tool_name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
+        model.model_json_schema()
+    except Exception as error:
+        raise ConfigurationError(f"Tool {tool_name!r}: its signature has no JSON Schema: {error}.") from error
+    return model, context_parameter

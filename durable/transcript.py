@@ -1,0 +1,99 @@
+"""Pure functions over a run's messages: what is pending, what settles, what is in order."""
+
+from collections.abc import Iterable, Sequence
+from typing import assert_never
+
+from durable.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
+from durable.ports import IdFactory
+from durable.records import Checkpoint
+
+
+def open_turn(messages: Sequence[Message]) -> tuple[AssistantMessage | None, int]:
+    """The last model turn if only its results follow it, and how many of its calls have their result in order."""
+    answered = 0
+    for message in reversed(messages):
+        match message:
+            case ToolMessage():
+                answered += 1
+            case AssistantMessage():
+                return message, answered
+            case UserMessage() | SystemMessage():
+                return None, 0
+            case _:
+                assert_never(message)
+    return None, 0
+
+
+def pending_calls(checkpoint: Checkpoint) -> tuple[ToolCall, ...]:
+    """The calls of the last turn that have no result yet, in call order."""
+    turn, answered = open_turn(checkpoint.messages)
+    if turn is None:
+        return ()
+    return tuple(call for call in turn.tool_calls[answered:] if call.id not in checkpoint.results)
+
+
+def settle(checkpoint: Checkpoint, results: Sequence[ToolMessage]) -> Checkpoint:
+    """Record results by call id; those that are next in call order join the transcript.
+
+    When the last call of the turn is answered, the input that was held back follows.
+    """
+    waiting = {**checkpoint.results, **{result.tool_call_id: result for result in results}}
+    turn, answered = open_turn(checkpoint.messages)
+    messages = list(checkpoint.messages)
+    calls = turn.tool_calls[answered:] if turn else ()
+    for call in calls:
+        if call.id not in waiting:
+            break
+        messages.append(waiting.pop(call.id))
+        answered += 1
+    done = turn is None or answered == len(turn.tool_calls)
+    return checkpoint.but(
+        messages=(*messages, *checkpoint.queued) if done else tuple(messages),
+        queued=() if done else checkpoint.queued,
+        results=waiting,
+        started=tuple(call_id for call_id in checkpoint.started if call_id not in _ids(results, waiting)),
+    )
+
+
+def _ids(results: Sequence[ToolMessage], waiting: dict[str, ToolMessage]) -> set[str]:
+    return {result.tool_call_id for result in results} | set(waiting)
+
+
+def name_calls(message: AssistantMessage, *, taken: set[str], ids: IdFactory) -> AssistantMessage:
+    """Give each call an id that is unique in the session, and add these to `taken`.
+
+    Providers repeat, reuse and omit ids: a call keeps the provider's where it is not empty and new, else it gets one
+    of ours and the provider's is kept beside it.
+    """
+    if not message.tool_calls:
+        return message
+    calls: list[ToolCall] = []
+    for call in message.tool_calls:
+        if not call.id or call.id in taken:
+            call = call.model_copy(update={"id": f"call_{ids()}", "provider_id": call.id or None})
+        taken.add(call.id)
+        calls.append(call)
+    return message.model_copy(update={"tool_calls": tuple(calls)})
+
+
+def call_ids(messages: Iterable[Message]) -> set[str]:
+    """The ids of all calls that the messages hold."""
+    return {call.id for message in messages if isinstance(message, AssistantMessage) for call in message.tool_calls}
+
+
+def first_fault(messages: Sequence[Message]) -> str | None:
+    """Say why no provider would take this transcript, or None when it is in order.
+
+    In order means: each call has exactly one result, in call order, right after its turn.
+    """
+    expected: list[str] = []
+    for index, message in enumerate(messages):
+        if isinstance(message, ToolMessage):
+            if not expected or message.tool_call_id != expected[0]:
+                return f"message {index} is a result that does not answer the next open call"
+            expected.pop(0)
+        elif expected:
+            return f"message {index} comes before the result of {len(expected)} calls"
+        elif isinstance(message, AssistantMessage):
+            expected = [call.id for call in message.tool_calls]
+    return f"{len(expected)} calls have no result" if expected else None

@@ -1,0 +1,1 @@
+"""What is deployed: each module without an underscore is one Lambda function, `handler` its entry."""

@@ -1,0 +1,31 @@
+"""How much of this invocation a run may use."""
+
+import time
+from datetime import datetime, timedelta
+from typing import Protocol
+
+from durable.executor import Bounds
+
+RESERVE = 2.0
+"""Seconds that are kept for saving, handing over and answering."""
+
+
+class LambdaContext(Protocol):
+    aws_request_id: str
+
+    def get_remaining_time_in_millis(self) -> int: ...
+
+
+def seconds_left(context: LambdaContext) -> float:
+    return context.get_remaining_time_in_millis() / 1000
+
+
+def end_of(context: LambdaContext, now: datetime) -> datetime:
+    """When this invocation is over, whatever happens: no lease of it may live longer."""
+    return now + timedelta(seconds=seconds_left(context))
+
+
+def bounds(context: LambdaContext, *, min_model_seconds: float) -> Bounds:
+    """Let the run stop cleanly while there is time to save and to answer."""
+    ends = time.monotonic() + seconds_left(context) - RESERVE
+    return Bounds(remaining=lambda: ends - time.monotonic(), min_model_seconds=min_model_seconds)

@@ -1,0 +1,92 @@
+"""Starting the Step Functions execution that drives a run: once, whoever asks and however often.
+
+The name of an execution comes from the run, its revision and an attempt, and its input is the same to the byte, so two
+who start the same one start one. A name stays taken for 90 days after the execution has ended: then the attempt rises.
+"""
+
+import hashlib
+import json
+from datetime import timedelta
+from typing import Any
+
+from botocore.exceptions import ClientError
+
+from durable.errors import ConfigurationError, StoreUnavailableError
+from handlers._wiring import App
+
+STEP_INPUT_VERSION = 1
+"""The version of what travels through the state machine: only ids. Executions of old versions may wait for a year."""
+
+MAX_ATTEMPTS = 20
+HANDED_OVER = timedelta(seconds=60)
+"""How long recovery leaves a run alone that was just handed to the state machine."""
+
+
+def hand_over(app: App, *, session_id: str, run_id: str, revision: int) -> str:
+    """Make sure that an execution drives the run; give its ARN.
+
+    The run is marked due first: if this process dies before the execution has started, recovery starts it.
+    """
+    stream = f"session/{session_id}"
+    app.store.log.announce(stream, run_id=run_id, due_at=app.agent.clock() + HANDED_OVER)
+    lease = app.store.leases.look(stream)
+    if lease is not None and lease.execution is not None and drives(app, lease.execution, run_id):
+        return lease.execution
+    return _start(app, session_id=session_id, run_id=run_id, revision=revision)
+
+
+def drives(app: App, execution: str, run_id: str) -> bool:
+    """Whether the execution is running and for this run: one for an earlier run of the session ends as superseded."""
+    try:
+        described = app.states.describe_execution(executionArn=execution)
+    except ClientError as error:
+        if _code(error) in ("ExecutionDoesNotExist", "InvalidArn"):
+            return False
+        raise StoreUnavailableError("DescribeExecution", _code(error)) from error
+    return described["status"] == "RUNNING" and json.loads(described["input"])["run_id"] == run_id
+
+
+def wake(app: App, task_token: str) -> bool:
+    """Tell the waiting execution to look at the approval's record. False: nobody waits with this token any more."""
+    try:
+        app.states.send_task_success(taskToken=task_token, output=json.dumps({"wake": True}))
+    except ClientError as error:
+        if _code(error) in ("TaskDoesNotExist", "TaskTimedOut", "InvalidToken"):
+            return False
+        raise StoreUnavailableError("SendTaskSuccess", _code(error)) from error
+    return True
+
+
+def execution_name(run_id: str, revision: int, attempt: int) -> str:
+    return "run-" + hashlib.sha256(json.dumps([run_id, revision, attempt]).encode()).hexdigest()[:40]
+
+
+def execution_input(*, session_id: str, run_id: str) -> str:
+    return json.dumps({"v": STEP_INPUT_VERSION, "session_id": session_id, "run_id": run_id})
+
+
+def _start(app: App, *, session_id: str, run_id: str, revision: int) -> str:
+    if not app.settings.state_machine_arn:
+        raise ConfigurationError("STATE_MACHINE_ARN is not set: this function cannot hand runs over.")
+    for attempt in range(MAX_ATTEMPTS):
+        name = execution_name(run_id, revision, attempt)
+        try:
+            started = app.states.start_execution(
+                stateMachineArn=app.settings.state_machine_arn,
+                name=name,
+                input=execution_input(session_id=session_id, run_id=run_id),
+            )
+        except ClientError as error:
+            if _code(error) != "ExecutionAlreadyExists":
+                raise StoreUnavailableError("StartExecution", _code(error)) from error
+            taken = app.settings.state_machine_arn.replace(":stateMachine:", ":execution:") + f":{name}"
+            if drives(app, taken, run_id):
+                return taken
+        else:
+            return started["executionArn"]
+    raise StoreUnavailableError("StartExecution", f"{MAX_ATTEMPTS} executions of this revision have ended")
+
+
+def _code(error: ClientError) -> str:
+    response: Any = error.response
+    return str(response.get("Error", {}).get("Code", "Unknown"))

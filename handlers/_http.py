@@ -1,0 +1,41 @@
+"""Serving one API request: route it, turn every error into a problem document, log what it cost."""
+
+from functools import cache
+from typing import Any
+
+from aws_lambda_powertools.event_handler import APIGatewayRestResolver, Response
+from aws_lambda_powertools.event_handler.api_gateway import Router
+
+from durable.errors import DurableError
+from handlers._observe import logger
+from handlers._responses import InternalError, NoSuchPath, problem
+
+
+def serve(router: Router, event: dict[str, Any], context: Any) -> dict[str, Any]:
+    return _resolver(router).resolve(event, context)
+
+
+def stage_prefix(event: Any) -> str:
+    """What stands before our paths in this stage's URLs, such as `/v1`: links start with it."""
+    full, own = event.request_context.path or "", event.path or ""
+    return full[: -len(own)] if own and full.endswith(own) else ""
+
+
+@cache
+def _resolver(router: Router) -> APIGatewayRestResolver:
+    api = APIGatewayRestResolver()
+    api.include_router(router)
+
+    @api.exception_handler(Exception)
+    def failed(error: Exception) -> Response[str]:
+        if isinstance(error, DurableError):
+            logger().warning("request refused", extra={"code": error.code, "reason": str(error)})
+            return problem(error)
+        logger().error("request failed", extra={"error": type(error).__name__}, exc_info=True)
+        return problem(InternalError("The request failed."))
+
+    @api.not_found
+    def not_found(error: Exception) -> Response[str]:
+        return problem(NoSuchPath("There is nothing at this path with this method."))
+
+    return api

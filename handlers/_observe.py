@@ -1,0 +1,61 @@
+"""Logs and metrics. A log line carries ids and numbers, never message bodies, tool arguments or tokens."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from aws_lambda_powertools import Logger, Metrics
+from aws_lambda_powertools.metrics import MetricUnit
+
+from durable.ports import Capacity
+from handlers._settings import settings
+from handlers._wiring import App
+
+NAMESPACE = "DurableAgents"
+SERVICE = "durable-agents"
+
+
+@cache
+def logger() -> Logger:
+    return Logger(service=SERVICE, level=settings().log_level)
+
+
+@cache
+def metrics() -> Metrics:
+    return Metrics(namespace=NAMESPACE, service=SERVICE)
+
+
+def count(**numbers: float) -> None:
+    for name, number in numbers.items():
+        metrics().add_metric(name=name, unit=MetricUnit.Count, value=number)
+
+
+@contextmanager
+def invocation(app: App, context: Any) -> Iterator[None]:
+    """Around the work of one invocation: its request id in every line, and at the end a line that says what it took."""
+    log = logger()
+    log.append_keys(request_id=context.aws_request_id)
+    before = app.store.consumed()
+    try:
+        yield
+    finally:
+        spent = app.store.consumed() - before
+        log.info("invocation done", extra={"store": _numbers(spent)})
+        count(StoreRequests=spent.requests, WriteUnits=spent.write_units, ReadUnits=spent.read_units)
+        metrics().flush_metrics()
+        log.reset_keys()
+
+
+def about(**ids: str | int | None) -> None:
+    """Put these ids into every following line of this invocation."""
+    logger().append_keys(**ids)
+
+
+def _numbers(spent: Capacity) -> dict[str, float]:
+    return {
+        "requests": spent.requests,
+        "write_units": spent.write_units,
+        "read_units": spent.read_units,
+        "bytes_written": spent.bytes_written,
+    }

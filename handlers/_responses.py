@@ -1,0 +1,169 @@
+"""Answers: JSON views of what is stored, and errors as RFC 9457 problem documents."""
+
+import json
+import math
+from typing import Any, TypeVar
+
+from aws_lambda_powertools.event_handler import Response
+from pydantic import BaseModel, ValidationError
+
+from durable import errors
+from durable.outcome import RunResult, result_of
+from durable.ports import Capacity, HistoryEntry
+from durable.records import Approval, Checkpoint
+from handlers._ids import path_segment
+
+Body = TypeVar("Body", bound=BaseModel)
+
+JSON = "application/json"
+PROBLEM = "application/problem+json"
+
+_STATUS: dict[type[errors.DurableError], int] = {
+    errors.InvalidSessionIdError: 400,
+    errors.ConfigurationError: 400,
+    errors.ResumeToolMissingError: 409,
+    errors.SessionNotFoundError: 404,
+    errors.SessionAwaitingApprovalError: 409,
+    errors.SessionBusyError: 409,
+    errors.RequestConflictError: 422,
+    errors.ResultExpiredError: 410,
+    errors.ApprovalNotFoundError: 404,
+    errors.ApprovalClosedError: 409,
+    errors.InvalidDecisionError: 422,
+    errors.StaleCheckpointError: 409,
+    errors.StaleReplicaError: 503,
+    errors.StoreUnavailableError: 503,
+    errors.ProviderRateLimitError: 503,
+    errors.ProviderUnavailableError: 503,
+    errors.ProviderError: 502,
+}
+"""The HTTP status of each error; an error takes the entry of its nearest base, and 500 without one."""
+
+
+class RequestInvalid(errors.ConfigurationError):
+    """The request is not what the path takes."""
+
+    code = "REQUEST_INVALID"
+    hint = "Correct the request: the message names what is wrong."
+
+
+class NoSuchPath(errors.DurableError):
+    code = "PATH_NOT_FOUND"
+    hint = "Check the path and the method."
+
+
+class InternalError(errors.DurableError):
+    code = "INTERNAL"
+    hint = "This is a fault of the service; its log has the details under the request id."
+
+
+def status_of(error: errors.DurableError) -> int:
+    return next((_STATUS[base] for base in type(error).__mro__ if base in _STATUS), 500)
+
+
+def json_response(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response[str]:
+    return Response(status, JSON, json.dumps(body, ensure_ascii=False), headers)
+
+
+def problem(error: errors.DurableError) -> Response[str]:
+    """The error as `application/problem+json`: RFC 9457's members and our `code`, `hint` and `retryable`."""
+    status = status_of(error)
+    retry_after = getattr(error, "retry_after", None) or (5 if error.retryable else None)
+    body = {
+        "type": "about:blank",
+        "title": error.code.replace("_", " ").capitalize(),
+        "status": status,
+        "detail": str(error),
+        "code": error.code,
+        "hint": error.hint,
+        "retryable": error.retryable,
+    }
+    if isinstance(error, errors.SessionAwaitingApprovalError):
+        body["approval_id"] = error.approval_id
+    headers = {"Retry-After": str(math.ceil(retry_after))} if retry_after else None
+    return Response(status, PROBLEM, json.dumps(body, ensure_ascii=False), headers)
+
+
+def parse_body(model: type[Body], body: str | None) -> Body:
+    """Read a request body. Raises `RequestInvalid` that names the fields, never their values."""
+    try:
+        return model.model_validate_json(body or "{}")
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, issue['loc'])) or 'body'}: {issue['msg']}" for issue in error.errors())
+        raise RequestInvalid(f"The request body is not right: {wrong}.") from None
+
+
+def capacity_view(capacity: Capacity) -> dict[str, Any]:
+    return {
+        "requests": capacity.requests,
+        "write_units": round(capacity.write_units, 1),
+        "read_units": round(capacity.read_units, 1),
+    }
+
+
+def location(session_id: str) -> str:
+    return f"/sessions/{path_segment(session_id)}"
+
+
+def result_view(result: RunResult) -> dict[str, Any]:
+    """A run as an answer shows it: text, status, usage and ids."""
+    return {
+        "session_id": result.session_id,
+        "run_id": result.run_id,
+        "status": result.checkpoint.status,
+        "finish_reason": result.checkpoint.finish_reason,
+        "text": result.text,
+        "steps": result.steps,
+        "tool_calls": result.tool_calls,
+        "usage": result.usage.model_dump(),
+        "approval_id": result.approval_id,
+    }
+
+
+def session_view(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
+        **result_view(result_of(checkpoint)),
+        "turns": checkpoint.turns,
+        "messages": len(checkpoint.messages),
+        "revision": checkpoint.revision,
+        "last_error": checkpoint.last_error.model_dump(mode="json") if checkpoint.last_error else None,
+        "created_at": checkpoint.created_at.isoformat(),
+        "updated_at": checkpoint.updated_at.isoformat(),
+    }
+
+
+def history_view(entry: HistoryEntry) -> dict[str, Any]:
+    checkpoint = entry.checkpoint
+    return {
+        "revision": entry.revision,
+        "step": entry.step,
+        "saved_at": entry.saved_at.isoformat(),
+        "status": entry.status,
+        "finish_reason": checkpoint.finish_reason,
+        "messages": len(checkpoint.messages),
+        "approval_id": checkpoint.approval_id,
+    }
+
+
+def approval_view(approval: Approval, status: str | None = None) -> dict[str, Any]:
+    """An approval with its audit trail. Tokens never leave the table."""
+    request = approval.request
+    decision = approval.decision
+    return {
+        "id": approval.id,
+        "status": status or approval.status,
+        "session_id": request.session_id,
+        "run_id": request.run_id,
+        "agent": request.agent,
+        "tool": request.tool_name,
+        "arguments": request.arguments,
+        "requested_by": request.requested_by,
+        "requested_at": request.at.isoformat(),
+        "deadline": request.deadline.isoformat() if request.deadline else None,
+        "decision": decision.model_dump(mode="json", exclude={"digest", "approval_id"}) if decision else None,
+        "applied": approval.applied,
+        "trail": [
+            event.model_dump(mode="json", exclude={"task_token", "callbacks", "callback", "arguments"})
+            for event in approval.events
+        ],
+    }

@@ -1,0 +1,132 @@
+"""A run under its lease: accepted, run as far as time allows, and how it was left.
+
+Two Lambdas may want one session. The lease keeps them apart in the common case; the log's compare-and-append keeps the
+data right in every case, since the one that did not move the session first cannot move it at all.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from math import ceil
+
+from durable.admission import admitted, redelivered
+from durable.errors import DurableError, SessionBusyError, StaleCheckpointError
+from durable.messages import Message
+from durable.outcome import RunResult
+from durable.ports import Lease
+from durable.records import AcceptedRequest, Checkpoint, Status
+from handlers._wiring import App
+
+AFTER_THE_END = timedelta(seconds=60)
+"""How long after the end of the invocation that runs a session recovery leaves it alone."""
+
+MAX_RELOADS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The input is saved and the lease is held: run it, or hand it over."""
+
+    checkpoint: Checkpoint
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Nothing new was said to a finished run."""
+
+    checkpoint: Checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Redelivered:
+    """The session has accepted this very request before."""
+
+    checkpoint: Checkpoint
+    request: AcceptedRequest
+
+
+def stream_of(session_id: str) -> str:
+    return f"session/{session_id}"
+
+
+def accept(
+    app: App,
+    incoming: Sequence[Message],
+    *,
+    session_id: str,
+    request: tuple[str, str] | None,
+    requested_by: str | None,
+    owner: str,
+    until: datetime,
+) -> Accepted | Known | Redelivered:
+    """Take the input in: after this returns nothing of it lives only in memory.
+
+    `request` is the idempotency key with the body's digest, `until` the end of this invocation. Raises
+    `SessionBusyError` while somebody else runs the session, and what the plan refuses with.
+    """
+    for _ in range(MAX_RELOADS):
+        stored = app.store.checkpoints.load(session_id)
+        if request is not None and (known := redelivered(stored, *request)) is not None:
+            assert stored is not None
+            return Redelivered(stored, known)
+        checkpoint = admitted(
+            app.agent, stored, incoming, session_id=session_id, requested_by=requested_by, request=request
+        )
+        if checkpoint.status is Status.FINISHED:
+            return Known(checkpoint)
+        lease = take_lease(app, session_id, owner=owner, until=until, revision=checkpoint.revision)
+        try:
+            app.store.log.announce(stream_of(session_id), run_id=checkpoint.run_id, due_at=until + AFTER_THE_END)
+            if checkpoint is not stored:
+                checkpoint = app.store.checkpoints.save(checkpoint, after=stored)
+            return Accepted(checkpoint, lease)
+        except StaleCheckpointError:
+            app.store.leases.release(lease)  # somebody moved the session between our read and our lease: look again
+        except BaseException:
+            app.store.leases.release(lease)
+            raise
+    raise busy(session_id, until=app.agent.clock() + timedelta(seconds=1), now=app.agent.clock())
+
+
+def take_lease(app: App, session_id: str, *, owner: str, until: datetime, revision: int) -> Lease:
+    """Hold the session until `until`, or raise `SessionBusyError`."""
+    stream = stream_of(session_id)
+    lease = app.store.leases.acquire(stream, owner, until=until, revision=revision)
+    if lease is not None:
+        return lease
+    held, now = app.store.leases.look(stream), app.agent.clock()
+    raise busy(session_id, until=held.until if held else now, now=now)
+
+
+def busy(session_id: str, *, until: datetime, now: datetime) -> SessionBusyError:
+    return SessionBusyError(session_id, busy_until=until, retry_after=max(1, ceil((until - now).total_seconds())))
+
+
+def run(app: App, work: Awaitable[RunResult], lease: Lease, *, session_id: str, run_id: str) -> RunResult:
+    """Carry the run on and let go of the lease. A run that is over, or refused for good, is not due any more."""
+
+    async def carry_on() -> RunResult:
+        return await work
+
+    try:
+        result = asyncio.run(carry_on())
+        if result.checkpoint.status is Status.FINISHED:
+            not_due(app, session_id, run_id)
+        return result
+    except StaleCheckpointError:
+        raise  # another writer has the session and its marks
+    except DurableError as error:
+        if not error.retryable:
+            not_due(app, session_id, run_id)
+        raise
+    finally:
+        app.store.leases.release(lease)
+
+
+def not_due(app: App, session_id: str, run_id: str) -> None:
+    """Take the run off recovery's list, if it is this run that stands there."""
+    head = app.store.log.head(stream_of(session_id))
+    if head is not None and head.due_run == run_id:
+        app.store.log.settle(head)

@@ -1,0 +1,56 @@
+"""The one place that reads environment variables."""
+
+import os
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import cache
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from durable.errors import ConfigurationError
+
+
+class Settings(BaseModel):
+    """How this deployment is set up; each field is an environment variable that `template.yaml` sets.
+
+    `state_machine_arn` and `topic_arn` are empty in functions that need neither. Times are in seconds, `ttl_days` is
+    how long a session lives after its newest save (0: for ever).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    table_name: str
+    table_prefix: str = ""
+    agent_module: str = "agent"
+    model: str = ""
+    openai_base_url: str = ""
+    openai_api_key: str = Field(default="", repr=False)
+    state_machine_arn: str = ""
+    topic_arn: str = ""
+    public_url: str = ""
+    ttl_days: int = Field(default=30, ge=0)
+    min_model_seconds: float = Field(default=15.0, gt=0)
+    log_level: str = "INFO"
+
+    @property
+    def ttl(self) -> timedelta | None:
+        return timedelta(days=self.ttl_days) if self.ttl_days else None
+
+
+def read(environment: Mapping[str, str]) -> Settings:
+    """Make the settings of an environment. Raises `ConfigurationError` that names what is missing or wrong."""
+    given: dict[str, Any] = {
+        name: environment[name.upper()] for name in Settings.model_fields if environment.get(name.upper())
+    }
+    try:
+        return Settings.model_validate(given)
+    except ValidationError as error:
+        wrong = "; ".join(f"{str(issue['loc'][0]).upper()}: {issue['msg']}" for issue in error.errors())
+        raise ConfigurationError(f"The function's environment is not right: {wrong}.") from None
+
+
+@cache
+def settings() -> Settings:
+    """The settings of this function, read once."""
+    return read(os.environ)

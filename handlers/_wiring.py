@@ -1,0 +1,60 @@
+"""The composition root: concrete stores, providers and clients are chosen here and nowhere else."""
+
+import importlib
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any
+
+import boto3
+from botocore.config import Config
+from stores.dynamodb import dynamodb_store, make_client
+
+from durable.agent import Agent
+from durable.errors import ConfigurationError
+from durable.providers import provider_from
+from handlers._settings import Settings, settings
+
+if TYPE_CHECKING:
+    from stores._bundle import LogStore
+
+    from durable.ports import Provider
+
+_CLIENT_CONFIG = Config(connect_timeout=3, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 4})
+
+
+@dataclass(frozen=True)
+class App:
+    """What handlers work with. Clients are made with their first use."""
+
+    settings: Settings
+    agent: Agent
+    store: "LogStore"
+
+    @cached_property
+    def states(self) -> Any:
+        return boto3.client("stepfunctions", config=_CLIENT_CONFIG)
+
+    @cached_property
+    def topics(self) -> Any:
+        return boto3.client("sns", config=_CLIENT_CONFIG)
+
+
+@cache
+def app() -> App:
+    """The application of this function, made with its first invocation."""
+    made = settings()
+    store = dynamodb_store(table=made.table_name, client=make_client(), prefix=made.table_prefix, ttl=made.ttl)
+    return App(made, _agent(made).bind(provider=_provider(made), store=store), store)
+
+
+def _agent(made: Settings) -> Agent:
+    agent = getattr(importlib.import_module(made.agent_module), "agent", None)
+    if not isinstance(agent, Agent):
+        raise ConfigurationError(f"{made.agent_module}.py must define `agent = Agent(…)`.")
+    return agent
+
+
+def _provider(made: Settings) -> "Provider | None":
+    if not made.model:
+        return None
+    return provider_from(made.model, api_key=made.openai_api_key or None, base_url=made.openai_base_url or None)

@@ -1,0 +1,151 @@
+"""Looking at approvals and deciding them: by the API's own paths (IAM), or by a callback token.
+
+Only POST decides. A GET of a callback link shows what would be decided, since mail scanners follow links.
+"""
+
+from typing import Any
+
+from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.event_handler.api_gateway import Router
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+from durable.approvals import ApprovalDecision, decide, is_orphaned
+from durable.errors import ApprovalNotFoundError
+from durable.records import Approval, ApprovalStatus
+from handlers._deadline import LambdaContext
+from handlers._executions import hand_over, wake
+from handlers._http import serve
+from handlers._ids import approval_of_token, principal, token_hash
+from handlers._observe import about, count, invocation
+from handlers._responses import RequestInvalid, approval_view, json_response, parse_body
+from handlers._wiring import App, app
+
+router = Router()
+
+CALLBACK_HEADERS = {"Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
+MAX_PAGE = 100
+
+
+class DecisionRequest(BaseModel):
+    """The body of a decision. `args` replace the arguments that the model gave."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    approved: bool
+    note: str | None = None
+    args: dict[str, JsonValue] | None = None
+
+
+def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+    with invocation(app(), context):
+        return serve(router, event, context)
+
+
+@router.get("/approvals")
+def listing() -> Response[str]:
+    query = router.current_event.query_string_parameters or {}
+    try:
+        status = ApprovalStatus(query.get("status", ApprovalStatus.PENDING))
+        limit = int(query.get("limit", "50"))
+    except ValueError:
+        raise RequestInvalid("status must be that of an approval and limit a whole number.") from None
+    if not 1 <= limit <= MAX_PAGE:
+        raise RequestInvalid(f"limit must be from 1 to {MAX_PAGE}.")
+    page = app().store.approvals.list(status=status, limit=limit, cursor=query.get("cursor"))
+    return json_response({"approvals": [approval_view(item) for item in page.items], "cursor": page.cursor})
+
+
+@router.get("/approvals/<approval_id>")
+def show(approval_id: str) -> Response[str]:
+    return json_response(_as_it_stands(app(), _load(app(), approval_id)))
+
+
+@router.post("/approvals/<approval_id>/decision")
+def decision(approval_id: str) -> Response[str]:
+    event = router.current_event
+    body = parse_body(DecisionRequest, event.body)
+    return _decided(
+        app(),
+        ApprovalDecision(
+            id=approval_id,
+            approved=body.approved,
+            note=body.note,
+            args=body.args,
+            by=principal(event.request_context.identity.user_arn),
+            via="api",
+        ),
+    )
+
+
+@router.get("/callbacks/<token>")
+def preview(token: str) -> Response[str]:
+    approval, _ = _opened(app(), token)
+    answer = json_response(_as_it_stands(app(), approval), headers=CALLBACK_HEADERS)
+    return answer
+
+
+@router.post("/callbacks/<token>")
+def answer(token: str) -> Response[str]:
+    body = parse_body(DecisionRequest, router.current_event.body)
+    approval, approver = _opened(app(), token)
+    said = ApprovalDecision(
+        id=approval.id,
+        approved=body.approved,
+        note=body.note,
+        args=body.args,
+        by=approver or "callback",
+        via="callback",
+        callback=token_hash(token),
+    )
+    return _decided(app(), said, headers=CALLBACK_HEADERS)
+
+
+def _load(application: App, approval_id: str) -> Approval:
+    about(approval_id=approval_id)
+    approval = application.store.approvals.get(approval_id)
+    if approval is None:
+        raise ApprovalNotFoundError(approval_id)
+    return approval
+
+
+def _opened(application: App, token: str) -> tuple[Approval, str | None]:
+    """The approval that the token opens, and whom it was minted for. A wrong token opens nothing and learns nothing."""
+    approval_id = approval_of_token(token)
+    approval = application.store.approvals.get(approval_id)
+    known, approver = approval.callback_approver(token_hash(token)) if approval else (False, None)
+    if approval is None or not known:
+        raise ApprovalNotFoundError("of this link")
+    about(approval_id=approval_id)
+    return approval, approver
+
+
+def _as_it_stands(application: App, approval: Approval) -> dict[str, Any]:
+    pending = approval.status is ApprovalStatus.PENDING
+    orphaned = pending and is_orphaned(approval, application.store.checkpoints)
+    return approval_view(approval, ApprovalStatus.ORPHANED if orphaned else None)
+
+
+def _decided(application: App, said: ApprovalDecision, *, headers: dict[str, str] | None = None) -> Response[str]:
+    about(approval_id=said.id)
+    outcome = decide(
+        said,
+        approvals=application.store.approvals,
+        checkpoints=application.store.checkpoints,
+        tools=application.agent.toolset,
+        now=application.agent.clock(),
+    )
+    if not outcome.already:
+        count(Decisions=1)
+    _wake_or_start(application, outcome.approval)
+    body = {**approval_view(outcome.approval), "already_decided": outcome.already}
+    return json_response(body, status=200 if outcome.same else 409, headers=headers)
+
+
+def _wake_or_start(application: App, approval: Approval) -> None:
+    """See to it that the run goes on: wake the execution that waits, or start one where none does."""
+    if approval.applied or (approval.task_token and wake(application, approval.task_token)):
+        return
+    session_id = approval.request.session_id or ""
+    checkpoint = application.store.checkpoints.load(session_id)
+    if checkpoint is not None and checkpoint.approval_id == approval.id:
+        hand_over(application, session_id=session_id, run_id=checkpoint.run_id, revision=checkpoint.revision)

@@ -1,0 +1,130 @@
+"""POST /sessions/{id}/runs: accept an input, run it here as far as time allows, hand the rest over."""
+
+import hashlib
+from typing import Annotated, Any
+
+from aws_lambda_powertools.event_handler import Response
+from aws_lambda_powertools.event_handler.api_gateway import Router
+from pydantic import BaseModel, ConfigDict, Field
+
+from durable.admission import as_messages, recorded_answer
+from durable.errors import DurableError
+from durable.executor import run_to_pause
+from durable.messages import Message
+from durable.outcome import RunResult, result_of
+from durable.records import AcceptedRequest, Checkpoint, Status
+from handlers._deadline import LambdaContext, bounds, end_of
+from handlers._executions import hand_over
+from handlers._http import serve, stage_prefix
+from handlers._ids import principal, session_id_of
+from handlers._observe import about, count, invocation
+from handlers._responses import (
+    RequestInvalid,
+    capacity_view,
+    json_response,
+    location,
+    parse_body,
+    result_view,
+)
+from handlers._running import Accepted, Known, Redelivered, accept, run
+from handlers._wiring import App, app
+
+router = Router()
+
+MAX_KEY = 255
+
+
+class RunRequest(BaseModel):
+    """The body: what the user says, as a text or as messages (a history that is known is recognised)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    input: Annotated[str, Field(max_length=1_000_000)] | list[Message]
+
+
+def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+    with invocation(app(), context):
+        return serve(router, event, context)
+
+
+@router.post("/sessions/<segment>/runs")
+def start(segment: str) -> Response[str]:
+    """Answer 200 with the result, or 202 with a Location when the run waits for a human or goes on elsewhere."""
+    application, event, context = app(), router.current_event, router.lambda_context
+    session_id = session_id_of(segment)
+    about(session_id=session_id)
+    request = parse_body(RunRequest, event.body)
+    now = application.agent.clock()
+    accepted = accept(
+        application,
+        as_messages(request.input),
+        session_id=session_id,
+        request=_request_key(event.headers.get("Idempotency-Key"), event.body or ""),
+        requested_by=principal(event.request_context.identity.user_arn),
+        owner=f"request/{context.aws_request_id}",
+        until=end_of(context, now),
+    )
+    before = application.store.consumed()
+    match accepted:
+        case Known(checkpoint):
+            return json_response(result_view(result_of(checkpoint)))
+        case Redelivered(checkpoint, known):
+            return _again(application, checkpoint, known)
+        case Accepted(checkpoint, lease):
+            about(run_id=checkpoint.run_id)
+            count(RunsAccepted=1)
+            if "respond-async" in event.headers.get("Prefer", ""):
+                application.store.leases.release(lease)
+                return _handed_over(application, checkpoint)
+            limits = bounds(context, min_model_seconds=application.settings.min_model_seconds)
+            work = run_to_pause(application.agent, checkpoint, saved=checkpoint, store=application.store, bounds=limits)
+            try:
+                result = run(application, work, lease, session_id=session_id, run_id=checkpoint.run_id)
+            except DurableError as error:
+                if not error.retryable:
+                    raise
+                return _handed_over(application, checkpoint)  # accepted is accepted: the state machine tries again
+            if result.checkpoint.status is not Status.FINISHED:
+                return _handed_over(application, result.checkpoint)
+            cost = capacity_view(application.store.consumed() - before)
+            return json_response({**result_view(result), "store": cost})
+
+
+def _handed_over(application: App, checkpoint: Checkpoint) -> Response[str]:
+    """The run goes on in the state machine, which waits for the human where there is one to wait for."""
+    session_id = checkpoint.session_id or ""
+    hand_over(application, session_id=session_id, run_id=checkpoint.run_id, revision=checkpoint.revision)
+    count(HandedOver=1)
+    return _running(result_of(checkpoint), session_id)
+
+
+def _running(result: RunResult, session_id: str) -> Response[str]:
+    link = stage_prefix(router.current_event) + location(session_id)
+    return json_response(result_view(result), status=202, headers={"Location": link, "Retry-After": "2"})
+
+
+def _again(application: App, checkpoint: Checkpoint, known: AcceptedRequest) -> Response[str]:
+    """A request that came before: its recorded outcome, or where to find it; never a second run."""
+    session_id = checkpoint.session_id or ""
+    if known.finish_reason is None and known.run_id == checkpoint.run_id:
+        lease = application.store.leases.look(f"session/{session_id}")
+        if lease is None or lease.owner is None or lease.until <= application.agent.clock():
+            return _handed_over(application, checkpoint)
+        return _running(result_of(checkpoint), session_id)
+    body = {
+        "session_id": session_id,
+        "run_id": known.run_id,
+        "status": Status.FINISHED,
+        "finish_reason": known.finish_reason,
+        "text": recorded_answer(checkpoint, known),
+        "usage": known.usage.model_dump() if known.usage else None,
+    }
+    return json_response(body)
+
+
+def _request_key(key: str | None, body: str) -> tuple[str, str] | None:
+    if key is None:
+        return None
+    if not 1 <= len(key) <= MAX_KEY or not key.isprintable():
+        raise RequestInvalid(f"The Idempotency-Key must have 1 to {MAX_KEY} printable characters.")
+    return key, hashlib.sha256(body.encode()).hexdigest()

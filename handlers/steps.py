@@ -1,0 +1,238 @@
+"""The tasks of the state machine (`infra/run.asl.json`): run a slice, ask a human.
+
+The input is versioned and carries only ids, since an execution may wait for a year while this code is deployed anew.
+"""
+
+from collections.abc import Awaitable
+from datetime import timedelta
+from math import ceil
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+
+from durable.approvals import ApprovalDecision, decide, expire_if_due
+from durable.errors import (
+    ApprovalError,
+    ApprovalNotFoundError,
+    ConfigurationError,
+    DurableError,
+    SessionBusyError,
+    StaleCheckpointError,
+)
+from durable.executor import resume_after_approval, run_to_pause
+from durable.outcome import RunResult
+from durable.records import Approval, ApprovalStatus, Checkpoint, FinishReason, LastError, Status, TokenAttached
+from handlers._deadline import LambdaContext, bounds, end_of
+from handlers._executions import STEP_INPUT_VERSION, wake
+from handlers._ids import new_callback_token, token_hash
+from handlers._notify import notify
+from handlers._observe import about, count, invocation, logger
+from handlers._running import AFTER_THE_END, not_due, run, stream_of, take_lease
+from handlers._wiring import App, app
+
+LONGEST_WAIT = timedelta(days=30)
+"""Without a deadline the human is asked anew after this time."""
+
+MAX_ACQUIRES = 3
+"""A slice that would be the fourth to start from one revision parks the run instead."""
+
+Outcome = Literal["finished", "awaiting-approval", "deadline", "busy", "stopped", "parked", "superseded"]
+
+
+class Answer(BaseModel):
+    """What came back from the wait for a human: which approval was asked about, and the task's output."""
+
+    approval_id: str
+    output: JsonValue = None
+
+
+class RunSlice(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    task: Literal["run-slice"]
+    v: int
+    session_id: str
+    run_id: str
+    execution: str
+    answer: Answer | dict[str, None] = {}
+
+
+class AskHuman(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    task: Literal["ask-human"]
+    v: int
+    session_id: str
+    run_id: str
+    approval_id: str
+    task_token: str
+
+
+def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+    application = app()
+    with invocation(application, context):
+        task = parse(event)
+        about(session_id=task.session_id, run_id=task.run_id)
+        match task:
+            case RunSlice():
+                return run_slice(application, task, context)
+            case AskHuman():
+                return ask_human(application, task)
+
+
+def parse(event: dict[str, Any]) -> RunSlice | AskHuman:
+    """Read a task's input of any version so far. Raises `ConfigurationError` for one that is newer than this code."""
+    model = AskHuman if event.get("task") == "ask-human" else RunSlice
+    try:
+        task = model.model_validate(event)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, issue['loc']))}: {issue['msg']}" for issue in error.errors())
+        raise ConfigurationError(f"The step input is not right: {wrong}.") from None
+    if task.v > STEP_INPUT_VERSION:
+        raise ConfigurationError(f"The step input has version {task.v}; this deployment knows {STEP_INPUT_VERSION}.")
+    return task
+
+
+def run_slice(application: App, task: RunSlice, context: LambdaContext) -> dict[str, Any]:
+    """Carry the run on for as long as this invocation lasts, and say how it was left.
+
+    1. another run has taken the session's place -> superseded, before anything is touched
+    2. it is finished already -> finished
+    3. it waits for a human who has not answered -> awaiting-approval
+    4. somebody else runs it -> busy until their lease ends
+    5. slices keep dying at the same place -> parked
+    6. else it runs, with the decision where there is one
+    """
+    stored = application.store.checkpoints.load(task.session_id)
+    if stored is None or stored.run_id != task.run_id:
+        return _left("superseded")
+    application.store.leases.note_execution(stream_of(task.session_id), task.execution)
+    if stored.status is Status.FINISHED:
+        not_due(application, task.session_id, task.run_id)
+        return _left("finished")
+    if stored.status is Status.AWAITING_APPROVAL:
+        approval = _approval_now(application, stored, task)
+        if approval.status is ApprovalStatus.PENDING:
+            return _waits(application, approval)
+    now = application.agent.clock()
+    until = end_of(context, now)
+    try:
+        lease = take_lease(application, task.session_id, owner=task.execution, until=until, revision=stored.revision)
+    except SessionBusyError as busy:
+        return _left("busy", until=f"{busy.busy_until + timedelta(seconds=1):%FT%TZ}")
+    if lease.attempt > MAX_ACQUIRES:
+        application.store.leases.release(lease)
+        return _park(application, stored)
+    application.store.log.announce(stream_of(task.session_id), run_id=task.run_id, due_at=until + AFTER_THE_END)
+    try:
+        result = run(
+            application, _work(application, stored, context), lease, session_id=task.session_id, run_id=task.run_id
+        )
+    except StaleCheckpointError:
+        return _left("busy", until=f"{application.agent.clock() + timedelta(seconds=2):%FT%TZ}")
+    except DurableError as error:
+        if error.retryable:
+            raise  # the state machine tries again, with backoff
+        logger().warning("run stopped", extra={"code": error.code, "reason": str(error)})
+        return _left("stopped")
+    return _after(application, result)
+
+
+def ask_human(application: App, task: AskHuman) -> dict[str, Any]:
+    """Put the token of this wait on the approval's record, then tell people. A decided one wakes its own wait."""
+    while True:
+        approval = _expired_or_open(application, task.approval_id)
+        if approval.status is not ApprovalStatus.PENDING:
+            wake(application, task.task_token)
+            return {"asked": False}
+        callback = new_callback_token(approval.id)
+        attached = TokenAttached(
+            at=application.agent.clock(), task_token=task.task_token, callbacks={token_hash(callback): None}
+        )
+        if application.store.approvals.append(attached, after=approval) is not None:
+            break
+    if approval.request.deadline is None:
+        not_due(application, task.session_id, task.run_id)
+    else:
+        application.store.log.announce(
+            stream_of(task.session_id), run_id=task.run_id, due_at=approval.request.deadline + timedelta(minutes=5)
+        )
+    notify(application, approval, callback)
+    count(ApprovalsAsked=1)
+    return {"asked": True}
+
+
+def _approval_now(application: App, stored: Checkpoint, task: RunSlice) -> Approval:
+    """The approval that the run waits for, with a vote taken from the task's output where somebody completed it."""
+    approval = _expired_or_open(application, stored.approval_id or "")
+    answer = task.answer
+    if not isinstance(answer, Answer) or answer.approval_id != approval.id:
+        return approval
+    output = answer.output
+    if not isinstance(output, dict) or set(output) != {"approved"} or not isinstance(output["approved"], bool):
+        return approval  # a wake-up, or nonsense: the record decides
+    said = ApprovalDecision(id=approval.id, approved=output["approved"], by="states:SendTaskSuccess", via="task-token")
+    try:
+        decide(
+            said,
+            approvals=application.store.approvals,
+            checkpoints=application.store.checkpoints,
+            tools=application.agent.toolset,
+            now=application.agent.clock(),
+        )
+    except ApprovalError as error:
+        logger().warning("task output not taken as a vote", extra={"code": error.code})
+    return _expired_or_open(application, approval.id)
+
+
+def _expired_or_open(application: App, approval_id: str) -> Approval:
+    approval = application.store.approvals.get(approval_id)
+    if approval is None:
+        raise ApprovalNotFoundError(approval_id)
+    return expire_if_due(approval, approvals=application.store.approvals, now=application.agent.clock())
+
+
+def _work(application: App, stored: Checkpoint, context: LambdaContext) -> Awaitable[RunResult]:
+    limits = bounds(context, min_model_seconds=application.settings.min_model_seconds)
+    if stored.status is Status.AWAITING_APPROVAL:
+        return resume_after_approval(
+            application.agent, stored.approval_id or "", store=application.store, bounds=limits
+        )
+    return run_to_pause(application.agent, stored, saved=stored, store=application.store, bounds=limits)
+
+
+def _after(application: App, result: RunResult) -> dict[str, Any]:
+    if result.finish_reason is FinishReason.DEADLINE:
+        return _left("deadline")
+    if result.checkpoint.status is Status.AWAITING_APPROVAL:
+        return _waits(application, _expired_or_open(application, result.approval_id or ""))
+    count(RunsFinished=1)
+    return _left("finished")
+
+
+def _waits(application: App, approval: Approval) -> dict[str, Any]:
+    """How long the state machine waits: to the deadline, rounded up, at least a second."""
+    deadline = approval.request.deadline
+    wait = deadline - application.agent.clock() if deadline else LONGEST_WAIT
+    seconds = max(1, ceil(min(wait, LONGEST_WAIT).total_seconds()))
+    return _left("awaiting-approval", approval_id=approval.id, timeout_seconds=seconds)
+
+
+def _park(application: App, stored: Checkpoint) -> dict[str, Any]:
+    """Stop trying: say so on the checkpoint, and take the run off recovery's list."""
+    reason = LastError(
+        code="NO_PROGRESS",
+        message=f"{MAX_ACQUIRES} slices started from revision {stored.revision} and none of them got further.",
+        at=application.agent.clock(),
+    )
+    parked = stored.but(finish_reason=FinishReason.PARKED, last_error=reason)
+    application.store.checkpoints.save(parked, after=stored)
+    not_due(application, stored.session_id or "", stored.run_id)
+    count(RunsParked=1)
+    return _left("parked")
+
+
+def _left(
+    outcome: Outcome, *, approval_id: str | None = None, timeout_seconds: int = 0, until: str | None = None
+) -> dict[str, Any]:
+    return {"outcome": outcome, "approval_id": approval_id, "timeout_seconds": timeout_seconds, "until": until}
