@@ -139,13 +139,16 @@ class Log(Protocol):
     `append` gives False when the stream already has `entry.revision`, written by another save; its own save id there
     means an earlier attempt was applied and counts as success. `read` gives entries with a revision above `after`,
     in order or newest first, strongly consistent, expired ones included as long as they exist: the reader decides.
-    `drop` removes all entries up to and including `until` (None: all) and may be repeated.
+    `drop` removes the entries up to and including `until`, except tombstones, which stay for their time (None: all, and
+    them too); it may be repeated.
 
     The head has two owners, who never touch each other's part. `mark` writes what the store knows (status, revision,
-    base, listed_from, times) unless that would lower the revision of a head that is still fresh; it leaves the due mark
-    alone. `announce` sets the due mark and nothing else, making a head of revision -1 and status `accepted` where there
-    is none. `settle` removes the due mark if it is still the one in the head that the caller read. `heads` lists, in no
-    promised order, by kind and optionally by status or by a due time before `due_before`; what it shows may be late.
+    base, listed_from, times) unless that would lower the revision of a head that is still fresh at `updated_at`; it
+    leaves the due mark alone. `announce` sets the due mark and nothing else, making a head of revision -1 and status
+    `accepted` where there is none. `settle` removes the due mark if it is still the one in the head that the caller
+    read, and with it a head that only announced a run. `heads` lists, in no promised order, by kind and optionally by
+    status or by a due time before `due_before`; what it shows may be late. Heads of status `deleted` are listed only
+    when they are due or asked for.
 
     Raises `StoreUnavailableError` and `StoreRejectedError`, nothing of the backend's own.
     """
