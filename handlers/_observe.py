@@ -44,7 +44,7 @@ def invocation(app: App, context: Any) -> Iterator[None]:
         log.info("invocation done", extra={"store": _numbers(spent)})
         count(StoreRequests=spent.requests, WriteUnits=spent.write_units, ReadUnits=spent.read_units)
         metrics().flush_metrics()
-        log.reset_keys()
+        log.clear_state()
 
 
 def about(**ids: str | int | None) -> None:

@@ -1,0 +1,57 @@
+"""The agent of the end-to-end tests: what it does follows from the first word that it is told.
+
+Each model turn and each tool tells the ledger that it happened, under the session's name, which the user says too.
+"""
+
+import os
+
+import httpx
+
+from durable import Agent, ToolContext, UserMessage, tool
+from durable.errors import ProviderAuthenticationError
+from durable.ports import ModelRequest
+from durable.providers.scripted import Answer
+
+SCRIPTS: dict[str, list[Answer]] = {
+    "talk": ["Hello."],
+    "steps": [("step", {"name": "one"}), ("step", {"name": "two"}), "Both done."],
+    "pay": [[("step", {"name": "one"}), ("pay", {"amount": 5}), ("step", {"name": "two"})], "Paid."],
+    "stumble": [[("step", {"name": 1}), ("fail", {}), ("nonsense", {})], "So be it."],
+    "locked": [ProviderAuthenticationError("scripted", "Incorrect API key provided.", status=401), "Unlocked."],
+}
+
+
+def tell(session: str, step: str) -> None:
+    httpx.post(os.environ["LEDGER_URL"], json={"session": session, "step": step}, timeout=90, trust_env=False)
+
+
+def answers(request: ModelRequest) -> Answer:
+    """`<script> <session>` is what the user says; the turn is how many answers came after it."""
+    said = max(at for at, message in enumerate(request.messages) if isinstance(message, UserMessage))
+    script, session = str(request.messages[said].content).split()
+    turn = sum(message.role == "assistant" for message in request.messages[said:])
+    tell(session, f"model-{turn}")
+    return SCRIPTS[script][turn]
+
+
+@tool
+def step(name: str, ctx: ToolContext) -> str:
+    """Do one step."""
+    tell(ctx.session_id or "", name)
+    return f"{name} done"
+
+
+@tool(needs_approval=True)
+def pay(amount: int, ctx: ToolContext) -> dict[str, object]:
+    """Pay."""
+    tell(ctx.session_id or "", "pay")
+    return {"paid": amount, "by": ctx.approval.by if ctx.approval else None}
+
+
+@tool
+def fail() -> str:
+    """Fail."""
+    raise RuntimeError("the service is down")
+
+
+agent = Agent(name="e2e", tools=[step, pay, fail])
