@@ -64,7 +64,9 @@ def admit(stored: Checkpoint | None, incoming: Sequence[Message], *, session_id:
     if stored.status is Status.AWAITING_APPROVAL:
         return Refuse(SessionAwaitingApprovalError(stored.session_id, stored.approval_id))
     if said and is_poisoned(stored):
-        return _start(said, keep=stored.committed)
+        kept = stored.messages[: stored.committed]
+        shared = _shared(kept, said)
+        return _start(said[shared:] if shared == len(kept) else said, keep=len(kept))
 
     known = (*stored.messages, *stored.queued)
     shared = _shared(known, said)

@@ -25,6 +25,9 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, create_m
 from durable.errors import ConfigurationError
 from durable.ports import ToolSpec
 
+MAX_DEPTH = 100
+"""How deep arguments and results may be nested: what is kept must be readable, and parsers have their limits."""
+
 Recovery = Literal["rerun", "report", "ask"]
 """What a crash means for a call that had started and has no result: run it again, tell the model that the outcome is
 unknown, or let a human decide whether it runs again."""
@@ -135,13 +138,18 @@ class Tool:
 def to_json_value(value: object) -> JsonValue:
     """Convert once, by pydantic's JSON mode; the live run goes on with what a resumed one would read."""
     try:
-        return cast(JsonValue, pydantic_core.from_json(_to_json(value), allow_inf_nan=False))
+        text = pydantic_core.to_json(value, bytes_mode="base64", inf_nan_mode="constants")
+        plain = cast(JsonValue, pydantic_core.from_json(text, allow_inf_nan=False))
     except (pydantic_core.PydanticSerializationError, ValueError) as error:
         raise UnserializableResult(f"{type(value).__name__} has no JSON form: {error}") from None
+    if _depth(plain) > MAX_DEPTH:
+        raise UnserializableResult(f"{type(value).__name__} is nested more than {MAX_DEPTH} deep")
+    return plain
 
 
-def _to_json(value: object) -> bytes:
-    return pydantic_core.to_json(value, bytes_mode="base64", inf_nan_mode="constants")
+def _depth(value: JsonValue) -> int:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(_depth, inner), default=0) if isinstance(value, dict | list) else 0
 
 
 def parse_arguments(text: str) -> Arguments:

@@ -11,8 +11,10 @@ RESERVE = 2.0
 
 
 class LambdaContext(Protocol):
-    aws_request_id: str
+    """The part of Lambda's context object that is used here."""
 
+    @property
+    def aws_request_id(self) -> str: ...
     def get_remaining_time_in_millis(self) -> int: ...
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from durable.errors import ConfigurationError, StoreUnavailableError
+from durable.records import ApprovalStatus, Checkpoint
 from handlers._wiring import App
 
 STEP_INPUT_VERSION = 1
@@ -44,6 +45,16 @@ def drives(app: App, execution: str, run_id: str) -> bool:
             return False
         raise StoreUnavailableError("DescribeExecution", _code(error)) from error
     return described["status"] == "RUNNING" and json.loads(described["input"])["run_id"] == run_id
+
+
+def carry_on(app: App, checkpoint: Checkpoint) -> None:
+    """See to it that this unfinished run goes on: wake the execution that waits for its decision, or start one."""
+    if checkpoint.approval_id is not None and (approval := app.store.approvals.get(checkpoint.approval_id)):
+        decided = approval.status is not ApprovalStatus.PENDING
+        if decided and approval.task_token is not None and wake(app, approval.task_token):
+            return
+    session_id = checkpoint.session_id or ""
+    hand_over(app, session_id=session_id, run_id=checkpoint.run_id, revision=checkpoint.revision)
 
 
 def wake(app: App, task_token: str) -> bool:

@@ -7,6 +7,7 @@ from aws_lambda_powertools.event_handler import APIGatewayRestResolver, Response
 from aws_lambda_powertools.event_handler.api_gateway import Router
 
 from durable.errors import DurableError
+from handlers._ids import principal
 from handlers._observe import logger
 from handlers._responses import InternalError, NoSuchPath, problem
 
@@ -15,9 +16,16 @@ def serve(router: Router, event: dict[str, Any], context: Any) -> dict[str, Any]
     return _resolver(router).resolve(event, context)
 
 
-def stage_prefix(event: Any) -> str:
+def caller(router: Router) -> str | None:
+    """The principal that signed the request being served; None on a path that takes no signature."""
+    identity = router.current_event.raw_event.get("requestContext", {}).get("identity", {})
+    return principal(identity.get("userArn"))
+
+
+def stage_prefix(router: Router) -> str:
     """What stands before our paths in this stage's URLs, such as `/v1`: links start with it."""
-    full, own = event.request_context.path or "", event.path or ""
+    event = router.current_event.raw_event
+    full, own = event.get("requestContext", {}).get("path") or "", event.get("path") or ""
     return full[: -len(own)] if own and full.endswith(own) else ""
 
 

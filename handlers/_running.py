@@ -21,8 +21,6 @@ from handlers._wiring import App
 AFTER_THE_END = timedelta(seconds=60)
 """How long after the end of the invocation that runs a session recovery leaves it alone."""
 
-MAX_RELOADS = 3
-
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
@@ -63,35 +61,57 @@ def accept(
 ) -> Accepted | Known | Redelivered:
     """Take the input in: after this returns nothing of it lives only in memory.
 
-    `request` is the idempotency key with the body's digest, `until` the end of this invocation. Raises
+    The lease comes first: what is read under it stays true until the save, and the due mark that is set is nobody
+    else's. `request` is the idempotency key with the body's digest, `until` the end of this invocation. Raises
     `SessionBusyError` while somebody else runs the session, and what the plan refuses with.
     """
-    for _ in range(MAX_RELOADS):
+    try:
+        lease = take_lease(app, session_id, owner=owner, until=until)
+    except SessionBusyError:
         stored = app.store.checkpoints.load(session_id)
-        if request is not None and (known := redelivered(stored, *request)) is not None:
-            assert stored is not None
+        if stored is not None and request is not None and (known := redelivered(stored, *request)) is not None:
             return Redelivered(stored, known)
-        checkpoint = admitted(
-            app.agent, stored, incoming, session_id=session_id, requested_by=requested_by, request=request
-        )
-        if checkpoint.status is Status.FINISHED:
-            return Known(checkpoint)
-        lease = take_lease(app, session_id, owner=owner, until=until, revision=checkpoint.revision)
-        try:
-            app.store.log.announce(stream_of(session_id), run_id=checkpoint.run_id, due_at=until + AFTER_THE_END)
-            if checkpoint is not stored:
-                checkpoint = app.store.checkpoints.save(checkpoint, after=stored)
-            return Accepted(checkpoint, lease)
-        except StaleCheckpointError:
-            app.store.leases.release(lease)  # somebody moved the session between our read and our lease: look again
-        except BaseException:
+        raise
+    taken: Accepted | Known | Redelivered | None = None
+    try:
+        taken = _take_in(app, incoming, session_id=session_id, request=request, requested_by=requested_by, lease=lease)
+        return taken
+    except StaleCheckpointError:
+        now = app.agent.clock()  # somebody who outlived their lease is still saving
+        raise busy(session_id, until=now + timedelta(seconds=1), now=now) from None
+    finally:
+        if not isinstance(taken, Accepted):
             app.store.leases.release(lease)
-            raise
-    raise busy(session_id, until=app.agent.clock() + timedelta(seconds=1), now=app.agent.clock())
 
 
-def take_lease(app: App, session_id: str, *, owner: str, until: datetime, revision: int) -> Lease:
-    """Hold the session until `until`, or raise `SessionBusyError`."""
+def _take_in(
+    app: App,
+    incoming: Sequence[Message],
+    *,
+    session_id: str,
+    request: tuple[str, str] | None,
+    requested_by: str | None,
+    lease: Lease,
+) -> Accepted | Known | Redelivered:
+    stored = app.store.checkpoints.load(session_id)
+    if stored is not None and request is not None and (known := redelivered(stored, *request)) is not None:
+        return Redelivered(stored, known)
+    checkpoint = admitted(
+        app.agent, stored, incoming, session_id=session_id, requested_by=requested_by, request=request
+    )
+    if checkpoint.status is Status.FINISHED:
+        return Known(checkpoint)
+    app.store.log.announce(lease.stream, run_id=checkpoint.run_id, due_at=lease.until + AFTER_THE_END)
+    if checkpoint is not stored:
+        checkpoint = app.store.checkpoints.save(checkpoint, after=stored)
+    return Accepted(checkpoint, lease)
+
+
+def take_lease(app: App, session_id: str, *, owner: str, until: datetime, revision: int = -1) -> Lease:
+    """Hold the session until `until`, or raise `SessionBusyError`.
+
+    `revision` is what the caller found, for counting slices that get nowhere; a request does not count.
+    """
     stream = stream_of(session_id)
     lease = app.store.leases.acquire(stream, owner, until=until, revision=revision)
     if lease is not None:

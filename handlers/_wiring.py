@@ -7,17 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import boto3
 from botocore.config import Config
-from stores.dynamodb import dynamodb_store, make_client
 
 from durable.agent import Agent
 from durable.errors import ConfigurationError
 from durable.providers import provider_from
 from handlers._settings import Settings, settings
+from stores.dynamodb import dynamodb_store, make_client
 
 if TYPE_CHECKING:
-    from stores._bundle import LogStore
-
     from durable.ports import Provider
+    from stores._bundle import LogStore
 
 _CLIENT_CONFIG = Config(connect_timeout=3, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 4})
 

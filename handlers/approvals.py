@@ -9,13 +9,13 @@ from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.api_gateway import Router
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from durable.approvals import ApprovalDecision, decide, is_orphaned
+from durable.approvals import ApprovalDecision, decide, is_orphaned, waits_for
 from durable.errors import ApprovalNotFoundError
 from durable.records import Approval, ApprovalStatus
 from handlers._deadline import LambdaContext
-from handlers._executions import hand_over, wake
-from handlers._http import serve
-from handlers._ids import approval_of_token, principal, token_hash
+from handlers._executions import HANDED_OVER, carry_on
+from handlers._http import caller, serve
+from handlers._ids import approval_of_token, token_hash
 from handlers._observe import about, count, invocation
 from handlers._responses import RequestInvalid, approval_view, json_response, parse_body
 from handlers._wiring import App, app
@@ -62,8 +62,7 @@ def show(approval_id: str) -> Response[str]:
 
 @router.post("/approvals/<approval_id>/decision")
 def decision(approval_id: str) -> Response[str]:
-    event = router.current_event
-    body = parse_body(DecisionRequest, event.body)
+    body = parse_body(DecisionRequest, router.current_event.body)
     return _decided(
         app(),
         ApprovalDecision(
@@ -71,7 +70,7 @@ def decision(approval_id: str) -> Response[str]:
             approved=body.approved,
             note=body.note,
             args=body.args,
-            by=principal(event.request_context.identity.user_arn),
+            by=caller(router),
             via="api",
         ),
     )
@@ -80,8 +79,7 @@ def decision(approval_id: str) -> Response[str]:
 @router.get("/callbacks/<token>")
 def preview(token: str) -> Response[str]:
     approval, _ = _opened(app(), token)
-    answer = json_response(_as_it_stands(app(), approval), headers=CALLBACK_HEADERS)
-    return answer
+    return json_response(_as_it_stands(app(), approval), headers=CALLBACK_HEADERS)
 
 
 @router.post("/callbacks/<token>")
@@ -126,7 +124,17 @@ def _as_it_stands(application: App, approval: Approval) -> dict[str, Any]:
 
 
 def _decided(application: App, said: ApprovalDecision, *, headers: dict[str, str] | None = None) -> Response[str]:
+    """Vote, then see to it that the run goes on.
+
+    The run is marked due before the vote: if this process dies right after it, recovery wakes the run.
+    """
     about(approval_id=said.id)
+    before = application.store.approvals.get(said.id)
+    if before is not None and before.status is ApprovalStatus.PENDING and before.request.session_id is not None:
+        due_at = application.agent.clock() + HANDED_OVER
+        application.store.log.announce(
+            f"session/{before.request.session_id}", run_id=before.request.run_id, due_at=due_at
+        )
     outcome = decide(
         said,
         approvals=application.store.approvals,
@@ -136,16 +144,8 @@ def _decided(application: App, said: ApprovalDecision, *, headers: dict[str, str
     )
     if not outcome.already:
         count(Decisions=1)
-    _wake_or_start(application, outcome.approval)
+    waiting = application.store.checkpoints.load(outcome.approval.request.session_id or "")
+    if waiting is not None and waits_for(waiting, outcome.approval.id):
+        carry_on(application, waiting)
     body = {**approval_view(outcome.approval), "already_decided": outcome.already}
     return json_response(body, status=200 if outcome.same else 409, headers=headers)
-
-
-def _wake_or_start(application: App, approval: Approval) -> None:
-    """See to it that the run goes on: wake the execution that waits, or start one where none does."""
-    if approval.applied or (approval.task_token and wake(application, approval.task_token)):
-        return
-    session_id = approval.request.session_id or ""
-    checkpoint = application.store.checkpoints.load(session_id)
-    if checkpoint is not None and checkpoint.approval_id == approval.id:
-        hand_over(application, session_id=session_id, run_id=checkpoint.run_id, revision=checkpoint.revision)

@@ -6,10 +6,10 @@ A due mark is a hint. What is started is decided by the newest checkpoint, read 
 from typing import Any
 
 from durable.errors import DurableError
-from durable.ports import Head
-from durable.records import FinishReason, Status
+from durable.ports import Head, Lease
+from durable.records import ApprovalStatus, Checkpoint, FinishReason, Status
 from handlers._deadline import LambdaContext, seconds_left
-from handlers._executions import hand_over
+from handlers._executions import carry_on, drives
 from handlers._observe import about, count, invocation, logger
 from handlers._wiring import App, app
 
@@ -45,19 +45,38 @@ def recover(application: App, context: LambdaContext) -> dict[str, int]:
 
 
 def _look_at(application: App, head: Head) -> str:
-    """Start the run that the mark announces if it is the session's newest, unfinished, and nobody runs it."""
-    stored = application.store.checkpoints.load(head.id)
+    """Carry on the run that the mark announces if it is the session's newest, unfinished, and nobody runs it.
+
+    1. somebody runs it -> left alone
+    2. it is over, stopped on purpose, or never came to be -> the mark goes
+    3. it waits for a human who has been asked and has not answered -> the mark goes
+    4. else it is woken, or an execution is started for it
+    """
     lease = application.store.leases.look(head.stream)
     if lease is not None and lease.owner is not None and lease.until > application.agent.clock():
         return "left"
-    at_rest = (
-        stored is None
-        or stored.run_id != head.due_run
-        or stored.status is Status.FINISHED
-        or stored.finish_reason in (FinishReason.ABORTED, FinishReason.PARKED)
-    )
-    if stored is None or at_rest:
+    stored = application.store.checkpoints.load(head.id)
+    if stored is None or not _is_unfinished(stored, head) or _sleeps_well(application, stored, lease):
         application.store.log.settle(head)
         return "settled"
-    hand_over(application, session_id=head.id, run_id=stored.run_id, revision=stored.revision)
+    carry_on(application, stored)
     return "started"
+
+
+def _is_unfinished(stored: Checkpoint, head: Head) -> bool:
+    stopped = stored.finish_reason in (FinishReason.ABORTED, FinishReason.PARKED)
+    return stored.run_id == head.due_run and stored.status is not Status.FINISHED and not stopped
+
+
+def _sleeps_well(application: App, stored: Checkpoint, lease: Lease | None) -> bool:
+    """Whether the run waits in a running execution for an answer that may still come."""
+    if stored.approval_id is None or lease is None or lease.execution is None:
+        return False
+    approval = application.store.approvals.get(stored.approval_id)
+    return (
+        approval is not None
+        and approval.status is ApprovalStatus.PENDING
+        and not approval.due_by(application.agent.clock())
+        and approval.task_token is not None
+        and drives(application, lease.execution, stored.run_id)
+    )

@@ -15,8 +15,8 @@ from durable.outcome import RunResult, result_of
 from durable.records import AcceptedRequest, Checkpoint, Status
 from handlers._deadline import LambdaContext, bounds, end_of
 from handlers._executions import hand_over
-from handlers._http import serve, stage_prefix
-from handlers._ids import principal, session_id_of
+from handlers._http import caller, serve, stage_prefix
+from handlers._ids import session_id_of
 from handlers._observe import about, count, invocation
 from handlers._responses import (
     RequestInvalid,
@@ -60,7 +60,7 @@ def start(segment: str) -> Response[str]:
         as_messages(request.input),
         session_id=session_id,
         request=_request_key(event.headers.get("Idempotency-Key"), event.body or ""),
-        requested_by=principal(event.request_context.identity.user_arn),
+        requested_by=caller(router),
         owner=f"request/{context.aws_request_id}",
         until=end_of(context, now),
     )
@@ -99,7 +99,7 @@ def _handed_over(application: App, checkpoint: Checkpoint) -> Response[str]:
 
 
 def _running(result: RunResult, session_id: str) -> Response[str]:
-    link = stage_prefix(router.current_event) + location(session_id)
+    link = stage_prefix(router) + location(session_id)
     return json_response(result_view(result), status=202, headers={"Location": link, "Retry-After": "2"})
 
 
