@@ -91,7 +91,7 @@ def answer(token: str) -> Response[str]:
         approved=body.approved,
         note=body.note,
         args=body.args,
-        by=approver or "callback",
+        by=approver or "holder of a callback token",
         via="callback",
         callback=token_hash(token),
     )

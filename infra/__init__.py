@@ -1,0 +1,1 @@
+"""How the project is deployed, locally and on AWS. Nothing in production imports it."""
