@@ -12,6 +12,7 @@ LAMBDA_RUNTIME ?= python3.13
 LAMBDA_ARCHITECTURE ?= x86_64
 BUILD_PYTHON ?= $(firstword $(wildcard $(BIN)/python) $(PYTHON))
 BUILD_CACHE ?= .local/build
+export LAMBDA_RUNTIME LAMBDA_ARCHITECTURE
 
 .DEFAULT_GOAL := help
 

@@ -224,7 +224,8 @@ def conversation() -> tuple[ModelServer, str]:
         calls(("can_have_dragons", {"population": 123124})),
         text("YES"),
     ]
-    return ModelServer(made_up), "Its answers are scripted: no recordings were found (RECORDINGS_DIR=folder names some)."
+    about = "Its answers are scripted: no recordings were found (RECORDINGS_DIR=folder names some)."
+    return ModelServer(made_up), about
 
 
 @contextmanager

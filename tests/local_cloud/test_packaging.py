@@ -54,6 +54,20 @@ def test_what_is_tested_is_what_is_shipped() -> None:
     assert pins("runtime").items() <= pins("dev").items()
 
 
+@pytest.mark.parametrize(
+    ("variable", "parameter"), [("LAMBDA_RUNTIME", "PythonRuntime"), ("LAMBDA_ARCHITECTURE", "Architecture")]
+)
+def test_what_is_built_is_what_the_template_names(variable: str, parameter: str) -> None:
+    """A plain `sam build` builds for the runtime and the architecture that a plain `sam deploy` asks for."""
+    built = re.search(rf"^{variable} \?= (\S+)$", (PROJECT / "Makefile").read_text(), re.MULTILINE)
+    named = re.search(
+        rf"^  {parameter}:\n    Type: String\n    Default: (\S+)$", (PROJECT / "template.yaml").read_text(), re.M
+    )
+    assert built is not None
+    assert named is not None
+    assert built[1] == named[1]
+
+
 def test_a_package_holds_the_code_and_nothing_else(tmp_path: Path) -> None:
     """Files and folders are copied without caches and hidden files, and compiled without a look at the clock."""
     source = tmp_path / "source"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -10,8 +11,11 @@ from pathlib import Path
 import pytest
 
 from infra.local.cloud import PROJECT
+from infra.local.tour import RECORDING
 
 pytestmark = pytest.mark.e2e
+
+SHOWN = ("SIGKILL: 1 Lambda", "call 1 was made once, call 2 twice", "Answer: YES", "write units")
 
 
 def run_tour(**environment: str) -> subprocess.CompletedProcess[str]:
@@ -25,9 +29,20 @@ def test_the_tour_ends_with_the_answer_and_leaves_nothing(tmp_path: Path) -> Non
     """It shows the kill, the resume, the approval, the answer and the cost, exits 0 and leaves no file behind."""
     done = run_tour(PATH="/usr/bin:/bin", TMPDIR=str(tmp_path), RECORDINGS_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
-    for told in ("SIGKILL: 1 Lambda", "call 1 was made once, call 2 twice", "Answer: YES", "write units", "scripted"):
+    for told in (*SHOWN, "Its answers are scripted"):
         assert told in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_tour_plays_a_recorded_conversation(tmp_path: Path) -> None:
+    """With the recordings, the same job is done by what a real model said, over the real protocol."""
+    folder = PROJECT / os.environ.get("RECORDINGS_DIR", "../shared/recordings")
+    if not (folder / RECORDING).is_file():
+        pytest.skip("RECORDINGS_DIR names no folder of recordings: the tour ran with scripted answers only")
+    done = run_tour(PATH="/usr/bin:/bin", TMPDIR=str(tmp_path), RECORDINGS_DIR=str(folder))
+    assert done.returncode == 0, done.stderr
+    for told in (*SHOWN, "recorded from a real model"):
+        assert told in done.stdout
 
 
 def test_a_tour_that_fails_says_so(tmp_path: Path) -> None:
