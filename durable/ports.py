@@ -139,8 +139,9 @@ class Log(Protocol):
     `append` gives False when the stream already has `entry.revision`, written by another save; its own save id there
     means an earlier attempt was applied and counts as success. `read` gives entries with a revision above `after`,
     in order or newest first, strongly consistent, expired ones included as long as they exist: the reader decides.
-    `drop` removes the entries up to and including `until`, except tombstones, which stay for their time (None: all, and
-    them too); it may be repeated.
+    `drop` removes the entries up to and including `until`, except tombstones, which stay for their time, and may be
+    repeated; what was dropped stays taken for a week at least, so that a writer who was overtaken long ago still finds
+    out. Without `until` everything goes, as if the stream had never been.
 
     The head has two owners, who never touch each other's part. `mark` writes what the store knows (status, revision,
     base, listed_from, times) unless that would lower the revision of a head that is still fresh at `updated_at`; it

@@ -1,0 +1,45 @@
+"""What a writer remembers of the streams it writes, so that a save needs no read."""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import datetime
+from threading import Lock
+from typing import Final
+
+_KEPT: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a stream stands at `revision`. What is said of the entries never becomes wrong: they do not change.
+
+    `base_expires` is when the base may be gone (None: never). `shown` is the status and the base that the head had when
+    it was last read or marked, None if there was no head.
+    """
+
+    revision: int
+    base: int
+    base_expires: datetime | None
+    listed_from: int = 0
+    shown: tuple[str, int] | None = None
+
+
+class Places:
+    """The places used last, by stream; bounded, and safe to share between threads."""
+
+    def __init__(self) -> None:
+        self._places: OrderedDict[str, Place] = OrderedDict()
+        self._lock = Lock()
+
+    def put(self, stream: str, place: Place) -> None:
+        with self._lock:
+            self._places[stream] = place
+            self._places.move_to_end(stream)
+            if len(self._places) > _KEPT:
+                self._places.popitem(last=False)
+
+    def at(self, stream: str, revision: int) -> Place | None:
+        """Give the place if it is the one of this revision."""
+        with self._lock:
+            place = self._places.get(stream)
+        return place if place is not None and place.revision == revision else None

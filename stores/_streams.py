@@ -1,0 +1,116 @@
+"""What every use of a log needs: appends that survive a lost response, reads that never give the past."""
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Final, TypeVar
+
+from durable.errors import StaleReplicaError, StoreUnavailableError
+from durable.ports import Entry, Head, Log
+
+T = TypeVar("T")
+
+DELETED: Final = "deleted"
+"""The status of the head of a stream that was deleted or cleared. Such heads are not listed."""
+
+ACCEPTED: Final = "accepted"
+"""The status of a head that only announces a run: nothing of it has been saved yet."""
+
+NEVER_HELD: Final = datetime.fromtimestamp(0, UTC)
+"""The `until` of a lease record that nobody has acquired yet."""
+
+TAKEN_FOR: Final = timedelta(days=7)
+"""How long a revision that was deleted or dropped stays taken at least: longer than a writer can be left behind."""
+
+
+def is_fresh(item: Entry | Head, now: datetime) -> bool:
+    """Whether an entry or a head still counts: up to `fresh_until` and not at it."""
+    return item.fresh_until is None or now < item.fresh_until
+
+
+def lifetime(now: datetime, ttl: timedelta | None) -> tuple[datetime | None, datetime | None]:
+    """Give `fresh_until` and `expires_at`. What was written outlives its freshness by `ttl`, for those who need it."""
+    return (None, None) if ttl is None else (now + ttl, whole_second(now + 2 * ttl))
+
+
+def whole_second(moment: datetime) -> datetime:
+    """Round up: backends that remove by time count in seconds and must not be early."""
+    return datetime.fromtimestamp(math.ceil(moment.timestamp()), UTC)
+
+
+def append(log: Log, stream: str, entry: Entry) -> bool:
+    """Append, and once more when it is not known whether that was applied: an own entry that is there is success."""
+    try:
+        return log.append(stream, entry)
+    except StoreUnavailableError:
+        return log.append(stream, entry)
+
+
+def newest(log: Log, stream: str) -> Entry | None:
+    """Give the entry with the highest revision, whatever its kind and expired or not."""
+    return next(iter(log.read(stream, newest_first=True, limit=1)), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """There is nothing: never written, deleted, cleared or expired."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The entries from the base to the newest, without a gap."""
+
+    entries: Sequence[Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Entries are missing that were promised."""
+
+    expected: int
+    found: int
+
+
+def examine(entries: Sequence[Entry], head: Head | None, now: datetime) -> Absent | Found | Behind:
+    """Decide what the entries that were read mean. In this order:
+
+    1. a tombstone is the newest: absent, whatever else is missing
+    2. a fresh head promises more: behind
+    3. the newest is not fresh, or clears the session: absent
+    4. from the newest reset on every number must be there: a gap, or no reset at all, is behind
+    """
+    last = entries[-1] if entries else None
+    if last is not None and last.kind == "tombstone":
+        return Absent()
+    found = last.revision if last is not None else -1
+    if head is not None and is_fresh(head, now) and head.revision > found:
+        return Behind(head.revision, found)
+    if last is None or not is_fresh(last, now) or last.kind == "cleared":
+        return Absent()
+    base = next((at for at in reversed(range(len(entries))) if entries[at].kind == "reset"), None)
+    if base is None:
+        return Behind(last.base, found)
+    return gap_in(entries[base:]) or Found(entries[base:])
+
+
+def gap_in(entries: Sequence[Entry]) -> Behind | None:
+    """Give the first revision that is missing between entries in order."""
+    for before, entry in pairwise(entries):
+        if entry.revision != before.revision + 1:
+            return Behind(before.revision + 1, before.revision)
+    return None
+
+
+def read_twice(stream: str, read: Callable[[], T | Behind]) -> T:
+    """Read, and once more when entries are missing: they may be under way. Then it is `StaleReplicaError`."""
+    with suppress(StaleReplicaError):  # the backend itself may find parts of an entry missing
+        outcome = read()
+        if not isinstance(outcome, Behind):
+            return outcome
+    outcome = read()
+    if isinstance(outcome, Behind):
+        raise StaleReplicaError(stream, expected=outcome.expected, found=outcome.found)
+    return outcome

@@ -1,0 +1,220 @@
+"""Checkpoints and their history over any log: one conditional append for each save."""
+
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from durable.errors import ConfigurationError, StaleCheckpointError, StoreUnavailableError
+from durable.ports import Clock, Entry, EntryKind, Head, HistoryEntry, IdFactory, Log
+from durable.records import Checkpoint, check_session_id
+from stores import _history
+from stores._json import to_body
+from stores._log import Replay, delta_body, reset_body
+from stores._places import Place, Places
+from stores._streams import (
+    DELETED,
+    TAKEN_FOR,
+    Absent,
+    Behind,
+    Found,
+    append,
+    examine,
+    is_fresh,
+    lifetime,
+    newest,
+    read_twice,
+    whole_second,
+)
+
+KIND: Final = "session"
+DEFAULT_HISTORY_LIMIT: Final = 50
+
+_DELETE_ATTEMPTS: Final = 10
+_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+
+
+def stream_of(session_id: str) -> str:
+    """Give the name of a session's stream."""
+    return f"{KIND}/{check_session_id(session_id)}"
+
+
+class LogCheckpoints:
+    """A `CheckpointStore` with `CheckpointHistory`, over any `Log`.
+
+    A session is there while its newest entry is fresh: for `ttl` after it was written, for ever if that is None.
+    `history_limit` is how many saves are listed; 0 lists none, and the log stays the checkpoint.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        *,
+        clock: Clock,
+        ids: IdFactory,
+        ttl: timedelta | None = None,
+        history_limit: int = DEFAULT_HISTORY_LIMIT,
+    ) -> None:
+        self._log = log
+        self._clock = clock
+        self._ids = ids
+        self._ttl = ttl
+        self._history_limit = _count(history_limit, "history_limit")
+        self._places = Places()
+
+    def load(self, session_id: str) -> Checkpoint | None:
+        """Give the newest checkpoint, or None; the past is never given for the present (`StaleReplicaError`)."""
+        stream = stream_of(session_id)
+
+        def read() -> tuple[Absent | Found, Head | None] | Behind:
+            head, now = self._log.head(stream), self._clock()
+            base = head.base if head is not None and is_fresh(head, now) else 0
+            outcome = examine(list(self._log.read(stream, after=base - 1)), head, now)
+            return outcome if isinstance(outcome, Behind) else (outcome, head)
+
+        outcome, head = read_twice(stream, read)
+        if isinstance(outcome, Absent):
+            return None
+        replay = Replay(stream)
+        for entry in outcome.entries:
+            replay.apply(entry)
+        self._places.put(stream, _place(outcome.entries[-1], outcome.entries[0].expires_at, head))
+        return replay.checkpoint()
+
+    def save(self, checkpoint: Checkpoint, *, after: Checkpoint | None) -> Checkpoint:
+        """Append what is new since `after`. See `CheckpointStore` for the contract.
+
+        The checkpoint that comes back shares its messages with the one given, and is the `after` of the next save.
+        What both hold is compared by identity first, so nothing in them may be changed in place.
+        """
+        stream = stream_of(checkpoint.session_id or "")
+        now = self._clock()
+        place = self._free_place(stream, now) if after is None else self._place_after(stream, after)
+        saved = checkpoint.but(
+            revision=place.revision + 1, created_at=now if after is None else after.created_at, updated_at=now
+        )
+        fresh_until, _ = lifetime(now, self._ttl)
+        delta = None if after is None or not _lasts(place.base_expires, fresh_until) else delta_body(saved, after)
+        if delta is not None:
+            entry = self._entry("delta", saved.revision, place.base, now, delta)
+        else:
+            entry = self._entry("reset", saved.revision, saved.revision, now, reset_body(saved))
+        if not append(self._log, stream, entry):
+            raise StaleCheckpointError(str(saved.session_id), saved.revision)
+        shown = self._show(stream, saved.status.value, entry, place)
+        base_expires = place.base_expires if entry.kind == "delta" else entry.expires_at
+        self._places.put(stream, Place(entry.revision, entry.base, base_expires, place.listed_from, shown))
+        return saved
+
+    def delete(self, session_id: str, *, keep_history: bool = False) -> None:
+        """Make the session absent; with `keep_history` its listed saves stay. An absent session stays so.
+
+        A run that is under way finds its next revision taken and stops with `StaleCheckpointError`.
+        """
+        stream = stream_of(session_id)
+        revision = -1
+        for _ in range(_DELETE_ATTEMPTS):
+            last, now = newest(self._log, stream), self._clock()
+            if last is None or (keep_history and (last.kind in ("cleared", "tombstone") or not is_fresh(last, now))):
+                return
+            revision = last.revision
+            if last.kind == "tombstone" or self._end(stream, last, now, keep_history=keep_history):
+                if not keep_history:  # also what an interrupted delete has left
+                    self._log.drop(stream, until=revision)
+                return
+        raise StaleCheckpointError(session_id, revision + 1)
+
+    def history(self, session_id: str, *, limit: int | None = None) -> list[HistoryEntry]:
+        """Give the newest saves, newest first: at most `limit`, and never more than `history_limit`."""
+        stream = stream_of(session_id)
+        count = self._history_limit if limit is None else min(_count(limit, "limit"), self._history_limit)
+        if count == 0:
+            return []
+        listed = read_twice(
+            stream, lambda: _history.select(self._log.read(stream, newest_first=True), count, self._clock())
+        )
+        return _history.replay(stream, listed)
+
+    def _free_place(self, stream: str, now: datetime) -> Place:
+        """Give the place that a new session starts after; a live one is `StaleCheckpointError`."""
+        last = newest(self._log, stream)
+        if last is None:
+            return Place(-1, 0, None)
+        if last.kind not in ("tombstone", "cleared") and is_fresh(last, now):
+            raise StaleCheckpointError(stream.removeprefix(f"{KIND}/"), last.revision)
+        return Place(last.revision, last.base, None, last.revision + 1 if last.kind == "tombstone" else 0)
+
+    def _place_after(self, stream: str, after: Checkpoint) -> Place:
+        """Give the place of the checkpoint that the caller holds: remembered, or read where it is not."""
+        if after.revision < 0 or stream != stream_of(after.session_id or ""):
+            raise ConfigurationError(f"`after` must be a saved checkpoint of the session itself, not {after!r}.")
+        if place := self._places.at(stream, after.revision):
+            return place
+        last = next(iter(self._log.read(stream, after=after.revision - 1, limit=1)), None)
+        if last is None or last.revision != after.revision:
+            raise StaleCheckpointError(str(after.session_id), after.revision + 1)
+        base = next(iter(self._log.read(stream, after=last.base - 1, limit=1)), None)
+        expires = base.expires_at if base is not None and base.revision == last.base else _LONG_AGO
+        return _place(last, expires, self._log.head(stream))
+
+    def _end(self, stream: str, last: Entry, now: datetime, *, keep_history: bool) -> bool:
+        """Append the entry that ends the session after `last`; False when a writer was faster."""
+        if keep_history:
+            end = self._entry("cleared", last.revision + 1, last.base, now, to_body({}))
+        else:
+            until = None
+            if self._ttl is not None and last.expires_at is not None:  # it must outlive what it hides
+                until = max(last.expires_at, whole_second(now + max(2 * self._ttl, TAKEN_FOR)))
+            body = to_body({})
+            end = Entry(last.revision + 1, "tombstone", last.revision + 1, self._ids(), now, body, until, until)
+        if not append(self._log, stream, end):
+            return False
+        self._show(stream, DELETED, end, None)
+        return True
+
+    def _entry(self, kind: EntryKind, revision: int, base: int, now: datetime, body: bytes) -> Entry:
+        fresh_until, expires_at = lifetime(now, self._ttl)
+        return Entry(revision, kind, base, self._ids(), now, body, fresh_until, expires_at)
+
+    def _show(self, stream: str, status: str, entry: Entry, place: Place | None) -> tuple[str, int] | None:
+        """Mark the head where it does not say so yet, and give what it says now.
+
+        The entry is committed by then. A head is a hint, so one that could not be marked is no failed save; the next
+        save marks it.
+        """
+        says = (status, entry.base)
+        if place is not None and place.shown == says:
+            return says
+        kind, _, identity = stream.partition("/")
+        with suppress(StoreUnavailableError):
+            self._log.mark(
+                Head(
+                    kind=kind,
+                    id=identity,
+                    status=status,
+                    revision=entry.revision,
+                    base=entry.base,
+                    listed_from=place.listed_from if place is not None else 0,
+                    updated_at=entry.written_at,
+                    fresh_until=entry.fresh_until,
+                    expires_at=entry.expires_at,
+                )
+            )
+            return says
+        return None
+
+
+def _place(last: Entry, base_expires: datetime | None, head: Head | None) -> Place:
+    if head is None:
+        return Place(last.revision, last.base, base_expires)
+    return Place(last.revision, last.base, base_expires, head.listed_from, (head.status, head.base))
+
+
+def _lasts(base_expires: datetime | None, fresh_until: datetime | None) -> bool:
+    """Whether a base is there for as long as an entry counts that needs it: one written within a ttl after it."""
+    return base_expires is None or (fresh_until is not None and fresh_until <= base_expires)
+
+
+def _count(value: object, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ConfigurationError(f"`{name}` must be a whole number from 0 up, not {value!r}.")
+    return value
