@@ -6,7 +6,7 @@ from typing import Final
 
 from durable.errors import ConfigurationError, StaleCheckpointError, StoreUnavailableError
 from durable.ports import Clock, Entry, EntryKind, Head, HistoryEntry, IdFactory, Log
-from durable.records import Checkpoint, check_session_id
+from durable.records import Checkpoint, Status, check_session_id
 from stores import _history
 from stores._json import to_body
 from stores._log import Replay, delta_body, reset_body
@@ -171,8 +171,10 @@ class LogCheckpoints:
         self._show(stream, DELETED, end, None)
         return True
 
-    def _entry(self, kind: EntryKind, revision: int, base: int, now: datetime, body: bytes) -> Entry:
-        fresh_until, expires_at = lifetime(now, self._ttl)
+    def _entry(
+        self, kind: EntryKind, revision: int, base: int, now: datetime, body: bytes, ttl: timedelta | None
+    ) -> Entry:
+        fresh_until, expires_at = lifetime(now, ttl)
         return Entry(revision, kind, base, self._ids(), now, body, fresh_until, expires_at)
 
     def _show(self, stream: str, status: str, entry: Entry, place: Place | None) -> tuple[str, int] | None:

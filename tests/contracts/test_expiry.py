@@ -6,6 +6,7 @@ import pytest
 
 from durable.errors import StaleCheckpointError
 from durable.messages import UserMessage
+from durable.records import Status
 from stores import LogStore
 from tests.contracts.backends import Backend
 from tests.contracts.conftest import TTL
@@ -134,4 +135,18 @@ def test_a_cleared_session_stays_cleared(backend: Backend, store: LogStore) -> N
     assert [save.checkpoint for save in store.checkpoints.history("s")] == [held]
     backend.clock.forward(DAY)
     assert store.checkpoints.history("s") == []
+    assert store.checkpoints.load("s") is None
+
+
+def test_a_pause_does_not_expire(backend: Backend, store: LogStore) -> None:
+    """A session that waits for a human is there however long that takes; once it goes on it expires as any other."""
+    held = store.checkpoints.save(with_messages(checkpoint(), turn("c1")), after=None)
+    paused = store.checkpoints.save(held.but(status=Status.AWAITING_APPROVAL, approval_id="apr_1"), after=held)
+    backend.clock.forward(10 * TTL)
+    assert backend.open(ttl=TTL).checkpoints.load("s") == paused
+    decided = paused.but(status=Status.IN_PROGRESS, approval_id=None)
+    went_on = store.checkpoints.save(decided, after=paused)
+    backend.clock.forward(TTL - TICK)
+    assert store.checkpoints.load("s") == went_on
+    backend.clock.forward(TICK)
     assert store.checkpoints.load("s") is None
