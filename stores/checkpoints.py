@@ -92,12 +92,14 @@ class LogCheckpoints:
         saved = checkpoint.but(
             revision=place.revision + 1, created_at=now if after is None else after.created_at, updated_at=now
         )
-        fresh_until, _ = lifetime(now, self._ttl)
+        # A human may take longer than any ttl: a session that waits for one does not expire.
+        ttl = None if saved.status is Status.AWAITING_APPROVAL else self._ttl
+        fresh_until, _ = lifetime(now, ttl)
         delta = None if after is None or not _lasts(place.base_expires, fresh_until) else delta_body(saved, after)
         if delta is not None:
-            entry = self._entry("delta", saved.revision, place.base, now, delta)
+            entry = self._entry("delta", saved.revision, place.base, now, delta, ttl)
         else:
-            entry = self._entry("reset", saved.revision, saved.revision, now, reset_body(saved))
+            entry = self._entry("reset", saved.revision, saved.revision, now, reset_body(saved), ttl)
         if not append(self._log, stream, entry):
             raise StaleCheckpointError(str(saved.session_id), saved.revision)
         shown = self._show(stream, saved.status.value, entry, place)
@@ -159,7 +161,7 @@ class LogCheckpoints:
     def _end(self, stream: str, last: Entry, now: datetime, *, keep_history: bool) -> bool:
         """Append the entry that ends the session after `last`; False when a writer was faster."""
         if keep_history:
-            end = self._entry("cleared", last.revision + 1, last.base, now, to_body({}))
+            end = self._entry("cleared", last.revision + 1, last.base, now, to_body({}), self._ttl)
         else:
             until = None
             if self._ttl is not None and last.expires_at is not None:  # it must outlive what it hides
