@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from durable.definition import AgentDefinition
-from durable.fingerprint import fingerprint
 from durable.errors import RequestConflictError, ResultExpiredError
+from durable.fingerprint import fingerprint
 from durable.messages import AssistantMessage, Message, UserMessage
 from durable.plan import Recorded, Refuse, Resume, Start, admit
 from durable.records import MAX_ACCEPTED, AcceptedRequest, Checkpoint, Status, Usage
@@ -62,7 +62,7 @@ def admitted(
             assert stored is not None
             if not added and request is None:
                 return stored
-            checkpoint = stored.but(queued=(*stored.queued, *added))
+            checkpoint = stored.but(queued=(*stored.queued, *added), finish_reason=None)
         case Start(keep, history, said):
             base = stored or Checkpoint(
                 session_id=session_id, agent=agent.name, run_id="", created_at=now, updated_at=now

@@ -9,8 +9,9 @@ Each call passes its gate before the next one is looked at:
     5. a call that needs approval -> ask: it waits, and so does everything after it
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import anyio
@@ -38,7 +39,7 @@ class Ready:
 
     call: ToolCall
     tool: Tool
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, Any] = field(repr=False)
     context: ToolContext
 
 
@@ -48,7 +49,7 @@ class Ask:
 
     call: ToolCall
     tool: Tool
-    arguments: Arguments
+    arguments: Arguments = field(repr=False)
 
 
 class Ledger(Protocol):
@@ -179,5 +180,16 @@ async def _call(start: Ready) -> ToolMessage | PropagatingToolError:
             start.call, "execution", f"Tool {start.call.name!r} gave a result that is not JSON: {error}"
         )
     except Exception as error:
-        return error_result(start.call, "execution", f"{type(error).__name__}: {error}")
+        return error_result(start.call, "execution", _in_words(error))
+    except anyio.get_cancelled_exc_class() as error:
+        if anyio.current_effective_deadline() == -math.inf:
+            raise  # the batch is cut off; any other cancellation has leaked out of the tool
+        return error_result(start.call, "execution", _in_words(error))
     return ToolMessage(tool_call_id=start.call.id, tool_name=start.call.name, content=value)
+
+
+def _in_words(error: BaseException) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # an error that cannot be printed is still an error of the tool
+        return type(error).__name__

@@ -168,7 +168,7 @@ class _Run:
                     case Finish(reason):
                         await self._save(self._finished(self._checkpoint, reason))
             if not in_time:
-                await self._save(self._checkpoint.but(finish_reason=FinishReason.DEADLINE))
+                await self._out_of_time()
         except ProviderError as error:
             await self._note(error)
             raise
@@ -273,6 +273,8 @@ class _Run:
         )
 
     def _finished(self, checkpoint: Checkpoint, reason: FinishReason) -> Checkpoint:
+        if checkpoint.queued:  # said when no step was left: the next turn answers it
+            checkpoint = checkpoint.but(messages=(*checkpoint.messages, *checkpoint.queued), queued=())
         outcome = {"finish_reason": reason, "usage": checkpoint.usage, "answer": len(checkpoint.messages) - 1}
         return checkpoint.but(
             status=Status.FINISHED,
@@ -285,6 +287,14 @@ class _Run:
                 for key, accepted in checkpoint.requests.items()
             },
         )
+
+    async def _out_of_time(self) -> None:
+        """Say so on the checkpoint, once: slices that get nowhere are counted by the revision that they start from."""
+        saved = self._saved
+        if saved is not None and self._checkpoint.but(finish_reason=FinishReason.DEADLINE) == saved:
+            self._checkpoint = saved
+        else:
+            await self._save(self._checkpoint.but(finish_reason=FinishReason.DEADLINE))
 
     async def _note(self, error: DurableError) -> None:
         """Keep on the checkpoint why the run stopped. A run that has saved nothing yet leaves nothing behind."""

@@ -51,7 +51,7 @@ _SHOWN = ("id", "session_id", "run_id", "revision", "status", "step")
 class Record(BaseModel):
     """Frozen, strict about unknown fields, and silent about its content in a repr."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     def __repr__(self) -> str:
         shown = [name for name in _SHOWN if name in type(self).model_fields]

@@ -15,6 +15,7 @@ MAX_MESSAGE = 2_000
 
 def error_result(call: ToolCall, kind: ErrorKind, message: str, **more: JsonValue) -> ToolMessage:
     """Tell the model what happened instead of a result: what, never where in our code."""
+    message = message.encode(errors="replace").decode()  # an error's text may hold half a surrogate pair, JSON may not
     if len(message) > MAX_MESSAGE:
         message = message[: MAX_MESSAGE - 1] + "…"
     content: dict[str, JsonValue] = {"error": True, "kind": kind, "tool_name": call.name, "message": message}

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, NoReturn, cast, overload
 
+import anyio
 import anyio.to_thread
 import pydantic_core
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, create_model
@@ -38,7 +39,7 @@ class ApprovalGrant:
     """The approval under which a call runs."""
 
     id: str
-    note: str | None = None
+    note: str | None = field(default=None, repr=False)
     by: str | None = None
 
 
@@ -55,7 +56,7 @@ class ToolContext:
     run_id: str
     step: int
     approval: ApprovalGrant | None = None
-    business_state: JsonValue = None
+    business_state: JsonValue = field(default=None, repr=False)
     remaining: Callable[[], float] = field(default=lambda: float("inf"), repr=False)
 
 
@@ -104,13 +105,15 @@ class Tool:
     def validate(self, arguments: Arguments) -> dict[str, Any]:
         """Give the arguments as the function takes them, or raise `InvalidArguments`."""
         try:
-            parsed = self.arguments.model_validate_json(pydantic_core.to_json(arguments))
+            parsed = self.arguments.model_validate_json(pydantic_core.to_json(to_json_value(arguments)))
+        except UnserializableResult as error:
+            raise InvalidArguments(f"The arguments are not JSON: {error}") from None
         except ValidationError as error:
             found = error.errors(include_url=False, include_context=False, include_input=False)
             issues = cast("list[JsonValue]", pydantic_core.to_jsonable_python(found))
             where = "; ".join(f"{'.'.join(map(str, issue['loc'])) or 'arguments'}: {issue['msg']}" for issue in found)
             raise InvalidArguments(f"The arguments do not fit {self.name!r}: {where}", issues) from None
-        return {name: getattr(parsed, name) for name in type(parsed).model_fields}
+        return {field.removeprefix(_FIELD): getattr(parsed, field) for field in type(parsed).model_fields}
 
     async def needs_human(self, arguments: Arguments, context: ToolContext) -> bool:
         if isinstance(self.needs_approval, bool):
@@ -129,7 +132,10 @@ class Tool:
         if inspect.iscoroutinefunction(self.function):
             value = await self.function(**kwargs)
         else:
-            value = await anyio.to_thread.run_sync(lambda: self.function(**kwargs), abandon_on_cancel=True)
+            # A limiter of its own: no number of slow tools keeps another one, or a save, from its thread.
+            value = await anyio.to_thread.run_sync(
+                lambda: self.function(**kwargs), abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
+            )
             if inspect.isawaitable(value):
                 value = await value
         return to_json_value(value)
@@ -202,9 +208,15 @@ def tool(
     """
 
     def make(function: Callable[..., Any]) -> Tool:
-        tool_name = name or function.__name__
+        tool_name = name or getattr(function, "__name__", None)
+        if tool_name is None:
+            raise ConfigurationError(f"{function!r} has no name: give the tool one.")
         if approval_timeout is not None and approval_timeout <= timedelta(0):
             raise ConfigurationError(f"Tool {tool_name!r}: approval_timeout must be positive.")
+        if recovery not in (None, *typing.get_args(Recovery)):
+            raise ConfigurationError(f"Tool {tool_name!r}: recovery must be one of {typing.get_args(Recovery)!r}.")
+        if not isinstance(needs_approval, bool) and not callable(needs_approval):
+            raise ConfigurationError(f"Tool {tool_name!r}: needs_approval must be a bool or a function.")
         arguments, context_parameter = _arguments_model(tool_name, function)
         return Tool(
             name=tool_name,
@@ -220,26 +232,39 @@ def tool(
     return make(function) if function is not None else make
 
 
+_FIELD = "p_"
+"""What the fields of an arguments model begin with, so that a parameter may be called `json` or `_x`."""
+
+
 def _arguments_model(tool_name: str, function: Callable[..., Any]) -> tuple[type[BaseModel], str | None]:
     fields: dict[str, Any] = {}
     context_parameter = None
-    try:
-        hints = typing.get_type_hints(function, include_extras=True)
-    except NameError as error:
-        raise ConfigurationError(f"Tool {tool_name!r}: a type of its signature is not defined: {error}.") from error
-    for parameter in inspect.signature(function).parameters.values():
-        if hints.get(parameter.name) is ToolContext:
-            context_parameter = parameter.name
-            continue
+    hints, parameters = _signature(tool_name, function)
+    for parameter in parameters:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             raise ConfigurationError(f"Tool {tool_name!r}: {parameter.name!r} cannot be passed by name.")
         if parameter.name not in hints:
             raise ConfigurationError(f"Tool {tool_name!r}: parameter {parameter.name!r} has no type.")
+        if hints[parameter.name] is ToolContext:
+            if context_parameter is not None:
+                raise ConfigurationError(f"Tool {tool_name!r} takes the context twice.")
+            context_parameter = parameter.name
+            continue
         default = ... if parameter.default is parameter.empty else parameter.default
-        fields[parameter.name] = (hints[parameter.name], default)
+        fields[_FIELD + parameter.name] = (hints[parameter.name], default)
+    config = ConfigDict(extra="forbid", alias_generator=lambda field: field.removeprefix(_FIELD))
     try:
-        model = create_model(f"{tool_name}_arguments", __config__=ConfigDict(extra="forbid"), **fields)
+        model = create_model(f"{tool_name}_arguments", __config__=config, **fields)
         model.model_json_schema()
     except Exception as error:
         raise ConfigurationError(f"Tool {tool_name!r}: its signature has no JSON Schema: {error}.") from error
     return model, context_parameter
+
+
+def _signature(tool_name: str, function: Callable[..., Any]) -> tuple[dict[str, Any], list[inspect.Parameter]]:
+    """The types of a callable's parameters by name, and the parameters."""
+    try:
+        typed = function if inspect.isroutine(function) else type(function).__call__
+        return typing.get_type_hints(typed, include_extras=True), [*inspect.signature(function).parameters.values()]
+    except (AttributeError, NameError, SyntaxError, TypeError, ValueError) as error:
+        raise ConfigurationError(f"Tool {tool_name!r}: its signature cannot be read: {error}.") from error

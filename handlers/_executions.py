@@ -9,9 +9,9 @@ import json
 from datetime import timedelta
 from typing import Any
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
-from durable.errors import ConfigurationError, StoreUnavailableError
+from durable.errors import ConfigurationError, StoreError, StoreRejectedError, StoreUnavailableError
 from durable.records import ApprovalStatus, Checkpoint
 from handlers._wiring import App
 
@@ -19,6 +19,20 @@ STEP_INPUT_VERSION = 1
 """The version of what travels through the state machine: only ids. Executions of old versions may wait for a year."""
 
 MAX_ATTEMPTS = 20
+_REFUSED = frozenset(
+    {
+        "AccessDeniedException",
+        "AuthorizationError",
+        "InvalidArn",
+        "InvalidParameter",
+        "NotFound",
+        "StateMachineDoesNotExist",
+        "UnrecognizedClientException",
+        "ValidationException",
+    }
+)
+"""Codes of Step Functions and SNS that the same call will get again, until somebody changes the deployment."""
+
 HANDED_OVER = timedelta(seconds=60)
 """How long recovery leaves a run alone that was just handed to the state machine."""
 
@@ -40,10 +54,10 @@ def drives(app: App, execution: str, run_id: str) -> bool:
     """Whether the execution is running and for this run: one for an earlier run of the session ends as superseded."""
     try:
         described = app.states.describe_execution(executionArn=execution)
-    except ClientError as error:
+    except (ClientError, BotoCoreError) as error:
         if _code(error) in ("ExecutionDoesNotExist", "InvalidArn"):
             return False
-        raise StoreUnavailableError("DescribeExecution", _code(error)) from error
+        raise failure("DescribeExecution", error) from error
     return described["status"] == "RUNNING" and json.loads(described["input"])["run_id"] == run_id
 
 
@@ -61,10 +75,10 @@ def wake(app: App, task_token: str) -> bool:
     """Tell the waiting execution to look at the approval's record. False: nobody waits with this token any more."""
     try:
         app.states.send_task_success(taskToken=task_token, output=json.dumps({"wake": True}))
-    except ClientError as error:
+    except (ClientError, BotoCoreError) as error:
         if _code(error) in ("TaskDoesNotExist", "TaskTimedOut", "InvalidToken"):
             return False
-        raise StoreUnavailableError("SendTaskSuccess", _code(error)) from error
+        raise failure("SendTaskSuccess", error) from error
     return True
 
 
@@ -87,9 +101,9 @@ def _start(app: App, *, session_id: str, run_id: str, revision: int) -> str:
                 name=name,
                 input=execution_input(session_id=session_id, run_id=run_id),
             )
-        except ClientError as error:
+        except (ClientError, BotoCoreError) as error:
             if _code(error) != "ExecutionAlreadyExists":
-                raise StoreUnavailableError("StartExecution", _code(error)) from error
+                raise failure("StartExecution", error) from error
             taken = app.settings.state_machine_arn.replace(":stateMachine:", ":execution:") + f":{name}"
             if drives(app, taken, run_id):
                 return taken
@@ -98,6 +112,14 @@ def _start(app: App, *, session_id: str, run_id: str, revision: int) -> str:
     raise StoreUnavailableError("StartExecution", f"{MAX_ATTEMPTS} executions of this revision have ended")
 
 
-def _code(error: ClientError) -> str:
+def failure(operation: str, error: ClientError | BotoCoreError) -> StoreError:
+    """Give our error for one of boto3's, decided by its code: what the deployment has to change is not retryable."""
+    code = _code(error)
+    return StoreRejectedError(operation, code) if code in _REFUSED else StoreUnavailableError(operation, code)
+
+
+def _code(error: ClientError | BotoCoreError) -> str:
+    if isinstance(error, BotoCoreError):
+        return type(error).__name__
     response: Any = error.response
     return str(response.get("Error", {}).get("Code", "Unknown"))

@@ -1,15 +1,15 @@
 """Ids at the border: session ids in URLs, principals from IAM, callback tokens."""
 
 import base64
-import binascii
 import hashlib
 import re
 import secrets
 
-from durable.errors import InvalidSessionIdError
+from durable.errors import ApprovalNotFoundError, InvalidSessionIdError
 from durable.records import check_session_id
 
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
+_APPROVAL = re.compile(r"apr_[0-9a-f]{32}")
 _ASSUMED_ROLE = re.compile(r"arn:(?P<partition>[^:]+):sts::(?P<account>\d+):assumed-role/(?P<role>[^/]+)/.*")
 
 
@@ -30,8 +30,15 @@ def session_id_of(segment: str) -> str:
     try:
         decoded = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
         return check_session_id(decoded.decode())
-    except (binascii.Error, UnicodeDecodeError):
+    except ValueError:
         raise InvalidSessionIdError("in the URL is not base64url of UTF-8 after the `~`") from None
+
+
+def approval_id_of(segment: str) -> str:
+    """The approval id in a URL. What cannot be one is refused and not repeated: it may be a callback token."""
+    if not _APPROVAL.fullmatch(segment):
+        raise ApprovalNotFoundError("of this path")
+    return segment
 
 
 def principal(user_arn: str | None) -> str | None:

@@ -2,10 +2,10 @@
 
 import json
 
-from botocore.exceptions import ClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
-from durable.errors import StoreUnavailableError
 from durable.records import Approval
+from handlers._executions import failure
 from handlers._wiring import App
 
 MAX_SUBJECT = 100
@@ -21,8 +21,8 @@ def notify(app: App, approval: Approval, callback: str) -> None:
         app.topics.publish(
             TopicArn=app.settings.topic_arn, Subject=subject(approval), Message=message(app, approval, callback)
         )
-    except ClientError as error:
-        raise StoreUnavailableError("Publish", str(error.response.get("Error", {}).get("Code"))) from error
+    except (ClientError, BotoCoreError) as error:
+        raise failure("Publish", error) from error
 
 
 def subject(approval: Approval) -> str:

@@ -4,6 +4,7 @@ import json
 import math
 from typing import Any, TypeVar
 
+import pydantic_core
 from aws_lambda_powertools.event_handler import Response
 from pydantic import BaseModel, ValidationError
 
@@ -11,6 +12,7 @@ from durable import errors
 from durable.outcome import RunResult, result_of
 from durable.ports import Capacity, HistoryEntry
 from durable.records import Approval, Checkpoint
+from durable.tools import UnserializableResult, to_json_value
 from handlers._ids import path_segment
 
 Body = TypeVar("Body", bound=BaseModel)
@@ -18,7 +20,26 @@ Body = TypeVar("Body", bound=BaseModel)
 JSON = "application/json"
 PROBLEM = "application/problem+json"
 
+
+class RequestInvalid(errors.ConfigurationError):
+    """The request is not what the path takes."""
+
+    code = "REQUEST_INVALID"
+    hint = "Correct the request: the message names what is wrong."
+
+
+class NoSuchPath(errors.DurableError):
+    code = "PATH_NOT_FOUND"
+    hint = "Check the path and the method."
+
+
+class InternalError(errors.DurableError):
+    code = "INTERNAL"
+    hint = "This is a fault of the service; its log has the details under the request id."
+
+
 _STATUS: dict[type[errors.DurableError], int] = {
+    NoSuchPath: 404,
     errors.InvalidSessionIdError: 400,
     errors.ConfigurationError: 400,
     errors.ResumeToolMissingError: 409,
@@ -40,23 +61,6 @@ _STATUS: dict[type[errors.DurableError], int] = {
 """The HTTP status of each error; an error takes the entry of its nearest base, and 500 without one."""
 
 
-class RequestInvalid(errors.ConfigurationError):
-    """The request is not what the path takes."""
-
-    code = "REQUEST_INVALID"
-    hint = "Correct the request: the message names what is wrong."
-
-
-class NoSuchPath(errors.DurableError):
-    code = "PATH_NOT_FOUND"
-    hint = "Check the path and the method."
-
-
-class InternalError(errors.DurableError):
-    code = "INTERNAL"
-    hint = "This is a fault of the service; its log has the details under the request id."
-
-
 def status_of(error: errors.DurableError) -> int:
     return next((_STATUS[base] for base in type(error).__mro__ if base in _STATUS), 500)
 
@@ -65,8 +69,8 @@ def json_response(body: Any, *, status: int = 200, headers: dict[str, str] | Non
     return Response(status, JSON, json.dumps(body, ensure_ascii=False), headers)
 
 
-def problem(error: errors.DurableError) -> Response[str]:
-    """The error as `application/problem+json`: RFC 9457's members and our `code`, `hint` and `retryable`."""
+def problem(error: errors.DurableError, **members: Any) -> Response[str]:
+    """The error as `application/problem+json`: RFC 9457's members, our `code`, `hint` and `retryable`, and more."""
     status = status_of(error)
     retry_after = getattr(error, "retry_after", None) or (5 if error.retryable else None)
     body = {
@@ -77,6 +81,7 @@ def problem(error: errors.DurableError) -> Response[str]:
         "code": error.code,
         "hint": error.hint,
         "retryable": error.retryable,
+        **members,
     }
     if isinstance(error, errors.SessionAwaitingApprovalError):
         body["approval_id"] = error.approval_id
@@ -86,11 +91,15 @@ def problem(error: errors.DurableError) -> Response[str]:
 
 def parse_body(model: type[Body], body: str | None) -> Body:
     """Read a request body. Raises `RequestInvalid` that names the fields, never their values."""
+    text = body or "{}"
     try:
-        return model.model_validate_json(body or "{}")
+        to_json_value(pydantic_core.from_json(text.encode()))  # what no store could keep is refused here
+        return model.model_validate_json(text)
     except ValidationError as error:
         wrong = "; ".join(f"{'.'.join(map(str, issue['loc'])) or 'body'}: {issue['msg']}" for issue in error.errors())
-        raise RequestInvalid(f"The request body is not right: {wrong}.") from None
+    except (ValueError, UnserializableResult) as error:
+        wrong = str(error)
+    raise RequestInvalid(f"The request body is not right: {wrong}.")
 
 
 def capacity_view(capacity: Capacity) -> dict[str, Any]:

@@ -15,11 +15,14 @@ from durable.errors import DurableError, SessionBusyError, StaleCheckpointError
 from durable.messages import Message
 from durable.outcome import RunResult
 from durable.ports import Lease
-from durable.records import AcceptedRequest, Checkpoint, Status
+from durable.records import AcceptedRequest, Approval, Checkpoint, Status
 from handlers._wiring import App
 
 AFTER_THE_END = timedelta(seconds=60)
 """How long after the end of the invocation that runs a session recovery leaves it alone."""
+
+AFTER_THE_DEADLINE = timedelta(minutes=5)
+"""How long after an approval's deadline recovery leaves the run to the execution that waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,3 +153,13 @@ def not_due(app: App, session_id: str, run_id: str) -> None:
     head = app.store.log.head(stream_of(session_id))
     if head is not None and head.due_run == run_id:
         app.store.log.settle(head)
+
+
+def sleeps(app: App, approval: Approval) -> None:
+    """While a human decides, the run is due only some time after the deadline: never, where there is none."""
+    request = approval.request
+    if request.deadline is None:
+        not_due(app, request.session_id or "", request.run_id)
+    else:
+        due_at = request.deadline + AFTER_THE_DEADLINE
+        app.store.log.announce(stream_of(request.session_id or ""), run_id=request.run_id, due_at=due_at)

@@ -15,7 +15,7 @@ from durable.records import Approval, ApprovalStatus
 from handlers._deadline import LambdaContext
 from handlers._executions import HANDED_OVER, carry_on
 from handlers._http import caller, serve
-from handlers._ids import approval_of_token, token_hash
+from handlers._ids import approval_id_of, approval_of_token, token_hash
 from handlers._observe import about, count, invocation
 from handlers._responses import RequestInvalid, approval_view, json_response, parse_body
 from handlers._wiring import App, app
@@ -52,21 +52,21 @@ def listing() -> Response[str]:
     if not 1 <= limit <= MAX_PAGE:
         raise RequestInvalid(f"limit must be from 1 to {MAX_PAGE}.")
     page = app().store.approvals.list(status=status, limit=limit, cursor=query.get("cursor"))
-    return json_response({"approvals": [approval_view(item) for item in page.items], "cursor": page.cursor})
+    return json_response({"approvals": [_as_it_stands(app(), item) for item in page.items], "cursor": page.cursor})
 
 
-@router.get("/approvals/<approval_id>")
-def show(approval_id: str) -> Response[str]:
-    return json_response(_as_it_stands(app(), _load(app(), approval_id)))
+@router.get("/approvals/<segment>")
+def show(segment: str) -> Response[str]:
+    return json_response(_as_it_stands(app(), _load(app(), approval_id_of(segment))))
 
 
-@router.post("/approvals/<approval_id>/decision")
-def decision(approval_id: str) -> Response[str]:
+@router.post("/approvals/<segment>/decision")
+def decision(segment: str) -> Response[str]:
     body = parse_body(DecisionRequest, router.current_event.body)
     return _decided(
         app(),
         ApprovalDecision(
-            id=approval_id,
+            id=approval_id_of(segment),
             approved=body.approved,
             note=body.note,
             args=body.args,

@@ -7,10 +7,11 @@ from typing import Any
 
 from durable.errors import DurableError
 from durable.ports import Head, Lease
-from durable.records import ApprovalStatus, Checkpoint, FinishReason, Status
+from durable.records import Approval, ApprovalStatus, Checkpoint, FinishReason, Status
 from handlers._deadline import LambdaContext, seconds_left
 from handlers._executions import carry_on, drives
 from handlers._observe import about, count, invocation, logger
+from handlers._running import sleeps
 from handlers._wiring import App, app
 
 PAGE = 50
@@ -36,6 +37,9 @@ def recover(application: App, context: LambdaContext) -> dict[str, int]:
             except DurableError as error:
                 logger().warning("not recovered", extra={"code": error.code, "reason": str(error)})
                 tally["failed"] += 1
+            except Exception as error:  # whatever is wrong with one session, the others are looked at
+                logger().error("not recovered", extra={"error": type(error).__name__}, exc_info=True)
+                tally["failed"] += 1
         cursor = page.cursor
         if cursor is None:
             break
@@ -49,15 +53,18 @@ def _look_at(application: App, head: Head) -> str:
 
     1. somebody runs it -> left alone
     2. it is over, stopped on purpose, or never came to be -> the mark goes
-    3. it waits for a human who has been asked and has not answered -> the mark goes
+    3. it waits for a human who has been asked and has not answered -> it is due again after the deadline
     4. else it is woken, or an execution is started for it
     """
     lease = application.store.leases.look(head.stream)
     if lease is not None and lease.owner is not None and lease.until > application.agent.clock():
         return "left"
     stored = application.store.checkpoints.load(head.id)
-    if stored is None or not _is_unfinished(stored, head) or _sleeps_well(application, stored, lease):
+    if stored is None or not _is_unfinished(stored, head):
         application.store.log.settle(head)
+        return "settled"
+    if (approval := _asked(application, stored, lease)) is not None:
+        sleeps(application, approval)
         return "settled"
     carry_on(application, stored)
     return "started"
@@ -68,15 +75,16 @@ def _is_unfinished(stored: Checkpoint, head: Head) -> bool:
     return stored.run_id == head.due_run and stored.status is not Status.FINISHED and not stopped
 
 
-def _sleeps_well(application: App, stored: Checkpoint, lease: Lease | None) -> bool:
-    """Whether the run waits in a running execution for an answer that may still come."""
+def _asked(application: App, stored: Checkpoint, lease: Lease | None) -> Approval | None:
+    """The approval that the run waits for, in a running execution and with an answer that may still come."""
     if stored.approval_id is None or lease is None or lease.execution is None:
-        return False
+        return None
     approval = application.store.approvals.get(stored.approval_id)
-    return (
+    waits = (
         approval is not None
         and approval.status is ApprovalStatus.PENDING
         and not approval.due_by(application.agent.clock())
         and approval.task_token is not None
         and drives(application, lease.execution, stored.run_id)
     )
+    return approval if waits else None

@@ -8,7 +8,7 @@ from aws_lambda_powertools.event_handler.api_gateway import Router
 from pydantic import BaseModel, ConfigDict, Field
 
 from durable.admission import as_messages, recorded_answer
-from durable.errors import DurableError
+from durable.errors import DurableError, ResultExpiredError
 from durable.executor import run_to_pause
 from durable.messages import Message
 from durable.outcome import RunResult, result_of
@@ -24,6 +24,7 @@ from handlers._responses import (
     json_response,
     location,
     parse_body,
+    problem,
     result_view,
 )
 from handlers._running import Accepted, Known, Redelivered, accept, run
@@ -73,7 +74,7 @@ def start(segment: str) -> Response[str]:
         case Accepted(checkpoint, lease):
             about(run_id=checkpoint.run_id)
             count(RunsAccepted=1)
-            if "respond-async" in event.headers.get("Prefer", ""):
+            if "respond-async" in event.headers.get("Prefer", "").lower():
                 application.store.leases.release(lease)
                 return _handed_over(application, checkpoint)
             limits = bounds(context, min_model_seconds=application.settings.min_model_seconds)
@@ -111,15 +112,17 @@ def _again(application: App, checkpoint: Checkpoint, known: AcceptedRequest) -> 
         if lease is None or lease.owner is None or lease.until <= application.agent.clock():
             return _handed_over(application, checkpoint)
         return _running(result_of(checkpoint), session_id)
-    body = {
+    outcome = {
         "session_id": session_id,
         "run_id": known.run_id,
-        "status": Status.FINISHED,
         "finish_reason": known.finish_reason,
-        "text": recorded_answer(checkpoint, known),
         "usage": known.usage.model_dump() if known.usage else None,
     }
-    return json_response(body)
+    try:
+        text = recorded_answer(checkpoint, known)
+    except ResultExpiredError as error:
+        return problem(error, **outcome)
+    return json_response({**outcome, "status": Status.FINISHED, "text": text})
 
 
 def _request_key(key: str | None, body: str) -> tuple[str, str] | None:

@@ -6,7 +6,7 @@ from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.api_gateway import Router
 
 from durable.errors import SessionNotFoundError
-from durable.records import Checkpoint
+from durable.records import Checkpoint, Status
 from handlers._deadline import LambdaContext
 from handlers._http import serve
 from handlers._ids import path_segment, session_id_of
@@ -17,6 +17,9 @@ from handlers._wiring import app
 router = Router()
 
 MAX_PAGE = 100
+STATUSES = ("accepted", *(status.value for status in Status))
+"""What a session in the list may be; one that is accepted has not been saved yet."""
+
 MAX_BYTES = 4_000_000
 """A page of messages ends before its JSON is larger than this; a Lambda may answer 6 MB."""
 
@@ -39,7 +42,7 @@ def messages(segment: str) -> Response[str]:
     page: list[Any] = []
     size = 0
     for message in checkpoint.messages[first : first + MAX_PAGE]:
-        size += len(message.model_dump_json())
+        size += len(message.model_dump_json().encode())
         if page and size > MAX_BYTES:
             break
         page.append(message.model_dump(mode="json"))
@@ -61,9 +64,11 @@ def history(segment: str) -> Response[str]:
 def listing() -> Response[str]:
     """Some of the sessions; `cursor` gives the next ones. The list may lag behind by a second or so."""
     query = router.current_event.query_string_parameters or {}
+    if (status := query.get("status")) not in (None, *STATUSES):
+        raise RequestInvalid(f"status must be one of {', '.join(STATUSES)}.")
     page = app().store.log.heads(
         "session",
-        status=query.get("status"),
+        status=status,
         limit=_whole_number("limit", default=50, least=1, most=MAX_PAGE),
         cursor=query.get("cursor"),
     )
@@ -72,7 +77,7 @@ def listing() -> Response[str]:
             "session_id": head.id,
             "segment": path_segment(head.id),
             "status": head.status,
-            "updated_at": str(head.updated_at),
+            "updated_at": head.updated_at.isoformat(),
         }
         for head in page.items
     ]

@@ -27,7 +27,7 @@ from handlers._executions import STEP_INPUT_VERSION, wake
 from handlers._ids import new_callback_token, token_hash
 from handlers._notify import notify
 from handlers._observe import about, count, invocation, logger
-from handlers._running import AFTER_THE_END, not_due, run, stream_of, take_lease
+from handlers._running import AFTER_THE_END, not_due, run, sleeps, stream_of, take_lease
 from handlers._wiring import App, app
 
 LONGEST_WAIT = timedelta(days=30)
@@ -151,13 +151,8 @@ def ask_human(application: App, task: AskHuman) -> dict[str, Any]:
         )
         if application.store.approvals.append(attached, after=approval) is not None:
             break
-    if approval.request.deadline is None:
-        not_due(application, task.session_id, task.run_id)
-    else:
-        application.store.log.announce(
-            stream_of(task.session_id), run_id=task.run_id, due_at=approval.request.deadline + timedelta(minutes=5)
-        )
     notify(application, approval, callback)
+    sleeps(application, approval)  # last: until somebody was told, recovery looks at the run
     count(ApprovalsAsked=1)
     return {"asked": True}
 

@@ -1,0 +1,190 @@
+"""A deployment in this process: the real handlers over a memory store, with fakes for Step Functions and SNS."""
+
+import io
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from durable import Agent, Approval, Checkpoint, ToolContext, tool
+from durable.providers.scripted import Script, Scripted
+from handlers import _observe, _settings, _wiring, approvals, recover, runs, sessions, steps
+from handlers._executions import STEP_INPUT_VERSION, execution_input
+from tests.support.aws import FakeStates, FakeTopics
+from tests.support.events import Answered, Context, rest_event
+from tests.support.runs import Clock, memory_store, numbered
+
+MACHINE = "arn:aws:states:eu-west-1:123456789012:stateMachine:desk-runs"
+TOPIC = "arn:aws:sns:eu-west-1:123456789012:approvals"
+ENVIRONMENT = {
+    "TABLE_NAME": "sessions",
+    "AGENT_MODULE": "agent_of_this_test",
+    "STATE_MACHINE_ARN": MACHINE,
+    "TOPIC_ARN": TOPIC,
+    "PUBLIC_URL": "https://desk.example/v1",
+    "LOG_LEVEL": "DEBUG",
+}
+
+PAY: list[Any] = [("pay", {"amount": 5}), "Paid."]
+
+
+class Deployment:
+    """What a test sees of it. `script` is what the model says, `paid` what the gated tool did."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.store: Any = memory_store(clock=self.clock)
+        self.states = FakeStates()
+        self.topics = FakeTopics()
+        self.log = io.StringIO()
+        self.script: Script = ["Hello.", "Again.", "And again."]
+        self.approval_timeout: timedelta | None = None
+        self.paid: list[int] = []
+        self.models: list[Scripted] = []
+        self._ids = numbered("run")
+
+    @property
+    def agent(self) -> Agent:
+        """The agent as a cold start builds it."""
+
+        @tool
+        def look(what: str = "it") -> str:
+            return what.upper()
+
+        @tool
+        def fail() -> None:
+            raise RuntimeError("the service is down")
+
+        @tool(needs_approval=True, approval_timeout=self.approval_timeout)
+        def pay(amount: int, ctx: ToolContext) -> dict[str, Any]:
+            self.paid.append(amount)
+            return {"paid": amount, "by": ctx.approval.by if ctx.approval else None}
+
+        self.models.append(Scripted(self.script))
+        return Agent(
+            name="desk", tools=[look, fail, pay], provider=self.models[-1], clock=self.clock, ids=lambda: self._ids()
+        )
+
+    @property
+    def asked(self) -> int:
+        """How many model calls there were."""
+        return sum(len(model.requests) for model in self.models)
+
+    def cold_start(self) -> None:
+        """Forget everything that an environment keeps between invocations."""
+        _wiring.app.cache_clear()
+        _settings.settings.cache_clear()
+
+    # Requests
+
+    def request(self, method: str, path: str, *, seconds: float = 29.0, request_id: str = "r1", **event: Any) -> Answered:
+        module = {"callbacks": approvals, "approvals": approvals}.get(path.split("/")[1], sessions)
+        if path.endswith("/runs"):
+            module = runs
+        context = Context(seconds=seconds, request_id=request_id)
+        return Answered(module.handler(rest_event(method, path, **event), context))
+
+    def send(self, input: Any = "hi", session: str = "s", **event: Any) -> Answered:
+        return self.request("POST", f"/sessions/{session}/runs", body={"input": input}, **event)
+
+    def get(self, path: str, **query: str) -> Answered:
+        return self.request("GET", path, query=query or None)
+
+    # The state machine
+
+    def slice(self, session: str = "s", *, run_id: str | None = None, execution: str = "arn:1", **more: Any) -> Any:
+        """What RunSlice gives for the session's run; `answer` is what came back from a wait."""
+        task = {
+            "task": "run-slice",
+            "v": STEP_INPUT_VERSION,
+            "session_id": session,
+            "run_id": run_id or self.stored(session).run_id,
+            "execution": execution,
+            "answer": more.pop("answer", {}),
+        }
+        return steps.handler(task, Context(**{"seconds": 900.0, **more}))
+
+    def ask(self, approval_id: str, task_token: str = "task-token-1", session: str = "s") -> Any:
+        task = {
+            "task": "ask-human",
+            "v": STEP_INPUT_VERSION,
+            "session_id": session,
+            "run_id": self.stored(session).run_id,
+            "approval_id": approval_id,
+            "task_token": task_token,
+        }
+        return steps.handler(task, Context())
+
+    def recover(self, seconds: float = 60.0) -> Any:
+        return recover.handler({}, Context(seconds=seconds))
+
+    # What there is
+
+    def stored(self, session: str = "s") -> Checkpoint:
+        checkpoint = self.store.checkpoints.load(session)
+        assert checkpoint is not None
+        return checkpoint
+
+    def approval(self, id: str) -> Approval:
+        approval = self.store.approvals.get(id)
+        assert approval is not None
+        return approval
+
+    def head(self, session: str = "s") -> Any:
+        return self.store.log.head(f"session/{session}")
+
+    def lease(self, session: str = "s") -> Any:
+        return self.store.leases.look(f"session/{session}")
+
+    def hold(self, session: str = "s", *, seconds: float, owner: str = "somebody") -> Any:
+        until = self.clock() + timedelta(seconds=seconds)
+        return self.store.leases.acquire(f"session/{session}", owner, until=until, revision=-1)
+
+    def pause(self, session: str = "s") -> str:
+        """A run that waits for a human; give the approval's id."""
+        self.script = PAY
+        self.cold_start()
+        answered = self.send("pay", session=session)
+        assert answered.status == 202
+        return answered.json["approval_id"]
+
+    def callback(self) -> str:
+        """The callback token of the newest message to people."""
+        found = re.search(r"/callbacks/(\S+)", self.topics.messages[-1]["Message"])
+        assert found is not None
+        return found[1]
+
+    def run_input(self, session: str = "s") -> str:
+        return execution_input(session_id=session, run_id=self.stored(session).run_id)
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
+    """A deployment that nobody has called yet."""
+    deployment = Deployment()
+    for name in ("MODEL", "OPENAI_API_KEY", "OPENAI_BASE_URL", "TTL_DAYS", "MIN_MODEL_SECONDS", "TABLE_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+
+    class AgentModule(ModuleType):
+        @property
+        def agent(self) -> Agent:
+            return deployment.agent
+
+    clients = {"stepfunctions": deployment.states, "sns": deployment.topics}
+    monkeypatch.setitem(sys.modules, ENVIRONMENT["AGENT_MODULE"], AgentModule("agent_of_this_test"))
+    monkeypatch.setattr(_wiring, "boto3", SimpleNamespace(client=lambda name, **options: clients[name]))
+    monkeypatch.setattr(_wiring, "make_client", lambda: None)
+    monkeypatch.setattr(_wiring, "dynamodb_store", lambda **given: deployment.store)
+    deployment.cold_start()
+    _observe.logger()
+    for handler in logging.getLogger(_observe.SERVICE).handlers:
+        monkeypatch.setattr(handler, "stream", deployment.log)
+    yield deployment
+    deployment.cold_start()
