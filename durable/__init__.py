@@ -1,9 +1,10 @@
 """Durable agent runs: every step is a checkpoint, and a run that waits for a human may sleep for days."""
 
-from durable.agent import Agent, Approvals
+from durable.agent import Agent, Approvals, get_checkpoint_history
 from durable.approvals import ApprovalDecision, Decided, decide
-from durable.definition import AgentDefinition
+from durable.definition import AgentDefinition, RunContext
 from durable.errors import (
+    AgentDriftError,
     ApprovalClosedError,
     ApprovalError,
     ApprovalNotFoundError,
@@ -33,33 +34,59 @@ from durable.errors import (
     StoreUnavailableError,
     ToolError,
 )
-from durable.executor import Bounds, execute, resume_after_approval
+from durable.events import (
+    AgentDrift,
+    ApprovalRequested,
+    CheckpointSaved,
+    Event,
+    RunDone,
+    RunStart,
+    StepStart,
+    TextDelta,
+    ToolDone,
+    ToolFailed,
+    ToolStart,
+)
+from durable.executor import Bounds, Watch, execute
+from durable.hooks import Deny, GiveResult, Hooks, ReplaceArguments
 from durable.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from durable.outcome import RunResult
 from durable.ports import HistoryEntry, ModelRequest, ModelTurn, Page, Provider, Store, ToolSpec
 from durable.records import Approval, ApprovalStatus, Checkpoint, Decision, FinishReason, Status, Usage
+from durable.resume import resume_after_approval
+from durable.signals import AbortSignal
+from durable.streams import RunStream
 from durable.tools import ApprovalGrant, Tool, ToolContext, tool
 
 __all__ = [
+    "AbortSignal",
     "Agent",
     "AgentDefinition",
+    "AgentDrift",
+    "AgentDriftError",
     "Approval",
     "ApprovalClosedError",
     "ApprovalDecision",
     "ApprovalError",
     "ApprovalGrant",
     "ApprovalNotFoundError",
+    "ApprovalRequested",
     "ApprovalStatus",
     "Approvals",
     "AssistantMessage",
     "Bounds",
     "Checkpoint",
+    "CheckpointSaved",
     "ConfigurationError",
     "Decided",
     "Decision",
+    "Deny",
     "DurableError",
+    "Event",
     "FinishReason",
+    "GiveResult",
     "HistoryEntry",
+    "Hooks",
     "InvalidDecisionError",
     "InvalidSessionIdError",
     "Message",
@@ -75,10 +102,15 @@ __all__ = [
     "ProviderResponseError",
     "ProviderUnavailableError",
     "RecordFormatError",
+    "ReplaceArguments",
     "RequestConflictError",
     "ResultExpiredError",
     "ResumeToolMissingError",
+    "RunContext",
+    "RunDone",
     "RunResult",
+    "RunStart",
+    "RunStream",
     "SessionAwaitingApprovalError",
     "SessionBusyError",
     "SessionError",
@@ -86,21 +118,28 @@ __all__ = [
     "StaleCheckpointError",
     "StaleReplicaError",
     "Status",
+    "StepStart",
     "Store",
     "StoreError",
     "StoreRejectedError",
     "StoreUnavailableError",
     "SystemMessage",
+    "TextDelta",
     "Tool",
     "ToolCall",
     "ToolContext",
+    "ToolDone",
     "ToolError",
+    "ToolFailed",
     "ToolMessage",
     "ToolSpec",
+    "ToolStart",
     "Usage",
     "UserMessage",
+    "Watch",
     "decide",
     "execute",
+    "get_checkpoint_history",
     "resume_after_approval",
     "tool",
 ]

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from pydantic import JsonValue
+
 from durable.definition import AgentDefinition
 from durable.errors import RequestConflictError, ResultExpiredError
-from durable.fingerprint import fingerprint
 from durable.messages import AssistantMessage, Message, UserMessage
 from durable.plan import Recorded, Refuse, Resume, Start, admit
 from durable.records import MAX_ACCEPTED, AcceptedRequest, Checkpoint, Status, Usage
@@ -45,11 +46,13 @@ def admitted(
     session_id: str | None,
     requested_by: str | None = None,
     request: tuple[str, str] | None = None,
+    context: JsonValue = None,
 ) -> Checkpoint:
     """Give the checkpoint from which the run goes on with this input; the input waits in `queued`.
 
-    `request` is the key and the body's digest of a request that a deployment accepts. The stored checkpoint itself
-    comes back when nothing is new. Raises what `plan.admit` refuses with.
+    `request` is the key and the body's digest of a request that a deployment accepts, `context` what a dynamic agent is
+    made for; a run that is resumed keeps its own. The stored checkpoint itself comes back when nothing is new. Raises
+    what `plan.admit` refuses with.
     """
     now = agent.clock()
     match admit(stored, incoming, session_id=session_id):
@@ -63,31 +66,39 @@ def admitted(
             if not added and request is None:
                 return stored
             checkpoint = stored.but(queued=(*stored.queued, *added), finish_reason=None)
-        case Start(keep, history, said):
-            base = stored or Checkpoint(
-                session_id=session_id, agent=agent.name, run_id="", created_at=now, updated_at=now
-            )
-            checkpoint = base.but(
-                agent=agent.name,
-                run_id=agent.ids(),
-                status=Status.IN_PROGRESS,
-                finish_reason=None,
-                step=0,
-                messages=(*base.messages[:keep], *history),
-                committed=keep,
-                results={},
-                started=(),
-                decisions={},
-                queued=said,
-                usage=Usage(),
-                instructions=agent.instructions,
-                fingerprint=fingerprint(agent),
-                requested_by=requested_by,
-                pauses=0,
-                last_error=None,
-            )
+        case Start() as start:
+            new = Checkpoint(session_id=session_id, agent=agent.name, run_id="", created_at=now, updated_at=now)
+            checkpoint = _new_run(agent, stored or new, start, requested_by=requested_by, context=context)
     if request is not None:
         key, digest = request
         accepted = {**checkpoint.requests, key: AcceptedRequest(digest=digest, run_id=checkpoint.run_id)}
         checkpoint = checkpoint.but(requests=dict(list(accepted.items())[-MAX_ACCEPTED:]))
     return checkpoint
+
+
+def _new_run(
+    agent: AgentDefinition, base: Checkpoint, start: Start, *, requested_by: str | None, context: JsonValue
+) -> Checkpoint:
+    """The next run of a session, of which nothing is left but its finished turns and its accepted requests."""
+    return base.but(
+        agent=agent.name,
+        run_id=agent.ids(),
+        status=Status.IN_PROGRESS,
+        finish_reason=None,
+        step=0,
+        messages=(*base.messages[: start.keep], *start.history),
+        committed=start.keep,
+        results={},
+        started=(),
+        decisions={},
+        queued=start.input,
+        usage=Usage(),
+        instructions=None,  # the run's first act is to take the agent as it is then
+        fingerprint=None,
+        run_config=None if context is None else {"context": context},
+        worked_seconds=0.0,
+        output_retries=0,
+        requested_by=requested_by,
+        pauses=0,
+        last_error=None,
+    )

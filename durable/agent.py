@@ -6,20 +6,26 @@ if result.finish_reason == "awaiting-approval":
     result = await agent.approvals.resolve(result.approval_id, approved=True, by="ada")
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
-import anyio.to_thread
 from pydantic import JsonValue
 
 from durable.admission import Input
 from durable.approvals import ApprovalDecision, decide
+from durable.crossing import cross
 from durable.definition import AgentDefinition
 from durable.errors import ApprovalNotFoundError, ConfigurationError
-from durable.executor import execute, resume_after_approval, run_to_pause
+from durable.events import Listener
+from durable.executor import Watch, execute, resolve, run_to_pause
 from durable.outcome import RunResult
-from durable.ports import Page, Provider, Store
+from durable.ports import HistoryEntry, Page, Provider, Store
 from durable.records import Approval, ApprovalStatus, Status, check_session_id
+from durable.resume import resume_after_approval
+from durable.signals import AbortSignal
+from durable.streams import RunStream
+from durable.tools import Tool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,22 +34,74 @@ class Agent(AgentDefinition):
 
     store: Store | None = None
 
-    def bind(self, *, provider: Provider | None = None, store: Store | None = None) -> Self:
-        """Give a copy with what a deployment provides; the agent's own provider and store win."""
-        return replace(self, provider=self.provider or provider, store=self.store or store)
+    def bind(
+        self,
+        *,
+        provider: Provider | None = None,
+        make_provider: Callable[[str], Provider] | None = None,
+        store: Store | None = None,
+    ) -> Self:
+        """Give a copy with what a deployment provides; the agent's own win."""
+        return replace(
+            self,
+            provider=self.provider or provider,
+            make_provider=self.make_provider or make_provider,
+            store=self.store or store,
+        )
 
-    async def send(self, input: Input, *, session_id: str | None = None, requested_by: str | None = None) -> RunResult:
+    async def send(
+        self,
+        input: Input,
+        *,
+        session_id: str | None = None,
+        requested_by: str | None = None,
+        context: JsonValue = None,
+        listener: Listener | None = None,
+        signal: AbortSignal | None = None,
+    ) -> RunResult:
         """Run on `input`: a new session, an unfinished one or the next turn (see `execute`)."""
-        store = self.store if session_id is not None else None
-        return await execute(self, input, session_id=session_id, store=store, requested_by=requested_by)
+        return await execute(
+            self,
+            input,
+            session_id=session_id,
+            store=self.store if session_id is not None else None,
+            requested_by=requested_by,
+            context=context,
+            watch=Watch(listener=listener, signal=signal),
+        )
 
-    async def resume(self, session_id: str) -> RunResult | None:
+    def stream(
+        self,
+        input: Input,
+        *,
+        session_id: str | None = None,
+        requested_by: str | None = None,
+        context: JsonValue = None,
+    ) -> RunStream:
+        """The same as `send`, as a stream of events with the result at its end; leaving it early aborts the run."""
+        return RunStream(
+            lambda watch: execute(
+                self,
+                input,
+                session_id=session_id,
+                store=self.store if session_id is not None else None,
+                requested_by=requested_by,
+                context=context,
+                watch=watch,
+            )
+        )
+
+    async def resume(
+        self, session_id: str, *, listener: Listener | None = None, signal: AbortSignal | None = None
+    ) -> RunResult | None:
         """Carry an interrupted run on; None when the session is unknown or nothing of it is pending."""
         store = self._store
-        stored = await anyio.to_thread.run_sync(store.checkpoints.load, check_session_id(session_id))
+        stored = await cross(store.checkpoints.load, check_session_id(session_id))
         if stored is None or stored.status is Status.FINISHED:
             return None
-        return await run_to_pause(self, stored, saved=stored, store=store)
+        return await run_to_pause(
+            self, stored, saved=stored, store=store, watch=Watch(listener=listener, signal=signal)
+        )
 
     @property
     def approvals(self) -> "Approvals":
@@ -66,13 +124,11 @@ class Approvals:
     async def list(
         self, *, status: ApprovalStatus | None = ApprovalStatus.PENDING, limit: int = 50, cursor: str | None = None
     ) -> Page[Approval]:
-        return await anyio.to_thread.run_sync(
-            lambda: self._store.approvals.list(status=status, limit=limit, cursor=cursor)
-        )
+        return await cross(self._store.approvals.list, status=status, limit=limit, cursor=cursor)
 
     async def get(self, id: str) -> Approval:
         """Give the approval as it stands, or raise `ApprovalNotFoundError`."""
-        approval = await anyio.to_thread.run_sync(self._store.approvals.get, id)
+        approval = await cross(self._store.approvals.get, id)
         if approval is None:
             raise ApprovalNotFoundError(id)
         return approval
@@ -85,17 +141,33 @@ class Approvals:
         note: str | None = None,
         args: dict[str, JsonValue] | None = None,
         by: str | None = None,
+        listener: Listener | None = None,
+        signal: AbortSignal | None = None,
     ) -> RunResult:
         """Decide, then carry the run on. Deciding again gives the run as it stands; see `durable.approvals.decide`."""
-        decision = ApprovalDecision(id=id, approved=approved, note=note, args=args, by=by)
         agent, store = self._agent, self._store
-        await anyio.to_thread.run_sync(
-            lambda: decide(
-                decision,
-                approvals=store.approvals,
-                checkpoints=store.checkpoints,
-                tools=agent.toolset,
-                now=agent.clock(),
-            )
+        await cross(
+            decide,
+            ApprovalDecision(id=id, approved=approved, note=note, args=args, by=by),
+            approvals=store.approvals,
+            checkpoints=store.checkpoints,
+            tools=await tools_for(agent, store, id) if args is not None else {},
+            now=agent.clock(),
         )
-        return await resume_after_approval(agent, id, store=store)
+        return await resume_after_approval(agent, id, store=store, watch=Watch(listener=listener, signal=signal))
+
+
+async def tools_for(agent: AgentDefinition, store: Store, approval_id: str) -> dict[str, Tool]:
+    """The tools of the run that waits for this approval, to check edited arguments against; none when it is gone."""
+    approval = await cross(store.approvals.get, approval_id)
+    session_id = approval.request.session_id if approval is not None else None
+    checkpoint = await cross(store.checkpoints.load, session_id) if session_id is not None else None
+    return {} if checkpoint is None else dict((await resolve(agent, checkpoint)).toolset)
+
+
+async def get_checkpoint_history(
+    checkpoints: Any, session_id: str, *, limit: int | None = None
+) -> "list[HistoryEntry] | None":
+    """The newest saves of a session, newest first; None for a store that keeps no history."""
+    history: Callable[..., Any] | None = getattr(checkpoints, "history", None)
+    return None if history is None else await cross(history, check_session_id(session_id), limit=limit)

@@ -1,55 +1,30 @@
-"""The tool calls of one model turn: gate them in order, start them, hand over their results as they settle.
+"""Running the calls of one turn: started as slots are free, each result handed over as it settles.
 
-Each call passes its gate before the next one is looked at:
+How a batch ends:
 
-    1. arguments that cannot be read or do not fit, an unknown tool -> an error result, nothing runs
-    2. a rejected call -> a `rejected` result, nothing runs
-    3. an approved call -> runs, if its final arguments are those that were approved
-    4. a call that had begun before a crash -> by its `recovery`: `unknown-outcome`, or ask
-    5. a call that needs approval -> ask: it waits, and so does everything after it
+    1. every call has settled
+    2. a tool or a hook ends the run -> nothing more starts, those that run are awaited and their results kept
+    3. the run is aborted -> nothing more starts, those that run get a grace period, then `unknown-outcome`
+    4. a save fails -> as 3, and one last save is tried with what has settled, unless somebody else moved the session
+    5. the time is up -> cut off at once; what had settled by then is kept
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import anyio
-from anyio.streams.memory import MemoryObjectReceiveStream
-from pydantic import JsonValue
+from anyio.abc import TaskGroup
 
-from durable.errors import PropagatingToolError
+from durable.errors import PropagatingToolError, StaleCheckpointError
+from durable.events import Event, ToolDone, ToolFailed, ToolStart
+from durable.gate import Ask, Gate, Ready
+from durable.hooks import NO_HOOKS, Hooks, asked
 from durable.messages import ToolCall, ToolMessage
-from durable.records import Decision
-from durable.results import approval_digest, error_result
-from durable.tools import (
-    ApprovalGrant,
-    Arguments,
-    InvalidArguments,
-    Tool,
-    ToolContext,
-    UnserializableResult,
-    parse_arguments,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Ready:
-    """A call that may start."""
-
-    call: ToolCall
-    tool: Tool
-    arguments: Mapping[str, Any] = field(repr=False)
-    context: ToolContext
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A call that waits for a human, with its final arguments."""
-
-    call: ToolCall
-    tool: Tool
-    arguments: Arguments = field(repr=False)
+from durable.results import error_result
+from durable.signals import AbortSignal
+from durable.tools import UnserializableResult
 
 
 class Ledger(Protocol):
@@ -59,133 +34,195 @@ class Ledger(Protocol):
     async def settle(self, results: Sequence[ToolMessage]) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A call that ends the run with an error instead of giving a result."""
+
+    call_id: str
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """The run is to stop."""
+
+
+Outcome = ToolMessage | Ended | Aborted
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """The pending calls of a turn and what is known about them."""
+class Terms:
+    """How calls run: `concurrency` at once (None: all), stopped by `signal` with `grace` seconds, watched by `emit`."""
 
-    calls: Sequence[ToolCall]
-    tools: Mapping[str, Tool]
-    decisions: Mapping[str, Decision]
-    started: Sequence[str]
-    context: Callable[[ToolCall, ApprovalGrant | None], ToolContext]
+    signal: AbortSignal
     concurrency: int | None = None
-
-    async def run(self, ledger: Ledger) -> Ask | None:
-        """Run what may run; give the call that must be asked about, when everything before it has settled."""
-        ready: list[Ready] = []
-        refused: list[ToolMessage] = []
-        ask: Ask | None = None
-        for call in self.calls:
-            match await self._gate(call):
-                case Ready() as start:
-                    ready.append(start)
-                case ToolMessage() as result:
-                    refused.append(result)
-                case Ask() as ask:
-                    break
-        if refused:
-            await ledger.settle(refused)
-        if ready:
-            await _run_all(ready, ledger, self.concurrency or len(ready))
-        return ask
-
-    async def _gate(self, call: ToolCall) -> Ready | Ask | ToolMessage:
-        tool = self.tools.get(call.name)
-        if tool is None:
-            return error_result(call, "not-found", f"There is no tool {call.name!r}; there are: {sorted(self.tools)!r}")
-        decision = self.decisions.get(call.id)
-        if decision is not None and not decision.approved:
-            return error_result(call, "rejected", decision.note or "The call was rejected.", note=decision.note)
-        grant = decision and ApprovalGrant(decision.approval_id, decision.note, decision.by)
-        context = self.context(call, grant)
-        try:
-            arguments = parse_arguments(call.arguments) if decision is None or decision.args is None else decision.args
-            values = tool.validate(arguments)
-        except InvalidArguments as error:
-            return error_result(call, "validation", error.message, issues=error.issues)
-        if call.id in self.started:
-            if tool.recovery == "report":
-                return error_result(
-                    call, "unknown-outcome", "The call had started when the run was interrupted; it may have happened."
-                )
-            if tool.recovery == "ask":
-                return Ask(call, tool, arguments)
-        if decision is not None:
-            if decision.digest is not None and decision.digest != approval_digest(tool.name, arguments):
-                return error_result(call, "validation", "The arguments are not those that were approved.")
-        elif await tool.needs_human(arguments, context):
-            return Ask(call, tool, arguments)
-        return Ready(call, tool, values, context)
+    grace: float = 5.0
+    hooks: Hooks = NO_HOOKS
+    emit: Callable[[Event], None] = lambda event: None
 
 
-async def _run_all(ready: Sequence[Ready], ledger: Ledger, slots: int) -> None:
-    """Keep `slots` calls running; save what has settled, one save at a time, before anything more starts."""
-    waiting = list(reversed(ready))
-    running = 0
-    settled, results = anyio.create_memory_object_stream[ToolMessage | PropagatingToolError](len(ready))
-    failure: BaseException | None = None
+async def run_calls(calls: Sequence[ToolCall], gate: Gate, ledger: Ledger, terms: Terms) -> Ask | None:
+    """Run those of the pending calls that may; give the one to ask about, when everything before it has settled."""
+    results, ready, ask = await gate.sort(calls)
+    for result in results:
+        terms.emit(told(result))
+    if results:
+        await ledger.settle(results)
+    if ready:
+        await _Batch(ready, ledger, terms).run()
+    return None if terms.signal.aborted else ask
 
-    async def run_one(start: Ready) -> None:
-        settled.send_nowait(await _call(start))
 
-    with settled, results:
-        async with anyio.create_task_group() as group:
-            try:
-                while waiting or running:
-                    starting = [waiting.pop() for _ in range(min(slots - running, len(waiting)))] if not failure else []
-                    if must_not_rerun := [start.call.id for start in starting if start.tool.recovery != "rerun"]:
-                        await ledger.begin(must_not_rerun)
-                    for start in starting:
-                        group.start_soon(run_one, start)
-                    running += len(starting)
-                    outcomes = [await results.receive(), *_drain(results)] if running else []
-                    running -= len(outcomes)
-                    failure = failure or next((o for o in outcomes if isinstance(o, PropagatingToolError)), None)
-                    if messages := [outcome for outcome in outcomes if isinstance(outcome, ToolMessage)]:
-                        await ledger.settle(messages)
-                    if failure and not running:
-                        break
-            except BaseException as error:
-                failure = error
+class _Batch:
+    """The calls of one turn that may start."""
+
+    def __init__(self, ready: Sequence[Ready], ledger: Ledger, terms: Terms) -> None:
+        self._waiting = list(reversed(ready))
+        self._running: dict[str, Ready] = {}
+        self._unsaved: list[ToolMessage] = []
+        self._ended: Exception | None = None
+        self._aborted = False
+        self._ledger = ledger
+        self._terms = terms
+        self._slots = terms.concurrency or len(ready)
+        self._send, self._receive = anyio.create_memory_object_stream[Outcome](math.inf)
+
+    async def run(self) -> None:
+        """Return when every call has settled, or when the run is aborted; raise what ended it."""
+        failure: BaseException | None = None
+        with self._send, self._receive:
+            async with anyio.create_task_group() as group:
+                group.start_soon(self._watch)
+                try:
+                    await self._drive(group)
+                except anyio.get_cancelled_exc_class() as error:
+                    failure = error
+                    await self._keep_what_settled()
+                except Exception as error:
+                    failure = error
+                    await self._wind_down(error)
+                except BaseException as error:
+                    failure = error
                 group.cancel_scope.cancel()
-                if isinstance(error, anyio.get_cancelled_exc_class()):
-                    await _save_leftovers(results, ledger)
-    if failure is not None:
-        raise failure
+        if failure is None:
+            failure = self._ended
+        if failure is not None:
+            raise failure
 
+    async def _drive(self, group: TaskGroup) -> None:
+        while self._running or (self._waiting and self._ended is None):
+            await self._start(group)
+            await self._take(await self._outcomes())
+            if self._aborted:
+                await self._stop()
+                return
 
-async def _save_leftovers(results: MemoryObjectReceiveStream[Any], ledger: Ledger) -> None:
-    """A deadline cut the batch off: what had settled by then is kept."""
-    if messages := [outcome for outcome in _drain(results) if isinstance(outcome, ToolMessage)]:
-        with anyio.CancelScope(shield=True):
-            await ledger.settle(messages)
+    async def _start(self, group: TaskGroup) -> None:
+        """Fill the free slots. Calls that must not silently run twice are named in one save before they start."""
+        free = 0 if self._ended else min(self._slots - len(self._running), len(self._waiting))
+        starting = [self._waiting.pop() for _ in range(free)]
+        if must_not_rerun := [start.call.id for start in starting if start.tool.recovery != "rerun"]:
+            await self._ledger.begin(must_not_rerun)
+        for start in starting:
+            self._running[start.call.id] = start
+            group.start_soon(self._run_one, start)
 
+    async def _outcomes(self) -> list[Outcome]:
+        """At least one, and all that are there."""
+        return [await self._receive.receive(), *self._there()]
 
-def _drain(results: MemoryObjectReceiveStream[Any]) -> list[Any]:
-    outcomes: list[Any] = []
-    while True:
-        try:
-            outcomes.append(results.receive_nowait())
-        except anyio.WouldBlock:
-            return outcomes
+    def _there(self) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        while True:
+            try:
+                outcomes.append(self._receive.receive_nowait())
+            except anyio.WouldBlock:
+                return outcomes
 
+    async def _take(self, outcomes: Sequence[Outcome]) -> None:
+        self._sort(outcomes)
+        if self._unsaved:
+            await self._ledger.settle(self._unsaved)
+            self._unsaved = []
 
-async def _call(start: Ready) -> ToolMessage | PropagatingToolError:
-    try:
-        value: JsonValue = await start.tool.call(start.arguments, start.context)
-    except PropagatingToolError as error:
-        return error
-    except UnserializableResult as error:
-        return error_result(
-            start.call, "execution", f"Tool {start.call.name!r} gave a result that is not JSON: {error}"
+    def _sort(self, outcomes: Sequence[Outcome]) -> None:
+        for outcome in outcomes:
+            match outcome:
+                case ToolMessage():
+                    self._running.pop(outcome.tool_call_id, None)
+                    self._unsaved.append(outcome)
+                case Ended(call_id, error):
+                    self._running.pop(call_id, None)
+                    self._ended = self._ended or error
+                case Aborted():
+                    self._aborted = True
+
+    async def _stop(self) -> None:
+        """The run is aborted: what still runs after the grace period has an unknown outcome."""
+        with anyio.move_on_after(self._terms.grace):
+            while self._running:
+                await self._take(await self._outcomes())
+        left = [start.call for start in self._running.values()]
+        await self._take(
+            [error_result(call, "unknown-outcome", "The run was aborted while the call ran.") for call in left]
         )
+
+    async def _wind_down(self, error: Exception) -> None:
+        """A save failed: the others are asked to stop, and what settles in the grace period is saved if it can be."""
+        self._terms.signal.abort()
+        with anyio.move_on_after(self._terms.grace):
+            while self._running:
+                self._sort(await self._outcomes())
+        if self._unsaved and not isinstance(error, StaleCheckpointError):
+            try:
+                await self._ledger.settle(self._unsaved)
+            except Exception:
+                return  # the first failure is the one to tell
+
+    async def _keep_what_settled(self) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._take(self._there())
+
+    async def _watch(self) -> None:
+        await self._terms.signal.wait()
+        self._send.send_nowait(Aborted())
+
+    async def _run_one(self, start: Ready) -> None:
+        self._terms.emit(ToolStart(tool_call_id=start.call.id, tool_name=start.call.name))
+        try:
+            result = await _result(start)
+            result = await asked(self._terms.hooks.after_tool, start.call, result, start.context) or result
+        except Exception as error:  # PropagatingToolError, or a hook that raises
+            self._send.send_nowait(Ended(start.call.id, error))
+            return
+        self._terms.emit(told(result))
+        self._send.send_nowait(result)
+
+
+def told(result: ToolMessage) -> ToolDone | ToolFailed:
+    """The event of a result."""
+    if not result.is_error:
+        return ToolDone(tool_call_id=result.tool_call_id, tool_name=result.tool_name)
+    kind = result.content.get("kind") if isinstance(result.content, dict) else None
+    return ToolFailed(tool_call_id=result.tool_call_id, tool_name=result.tool_name, kind=str(kind or "execution"))
+
+
+async def _result(start: Ready) -> ToolMessage:
+    """What the tool gives, its failures as results; only a `PropagatingToolError` gets out."""
+    call = start.call
+    try:
+        value = await start.tool.call(start.arguments, start.context)
+    except PropagatingToolError:
+        raise
+    except UnserializableResult as error:
+        return error_result(call, "execution", f"Tool {call.name!r} gave a result that is not JSON: {error}")
     except Exception as error:
-        return error_result(start.call, "execution", _in_words(error))
+        return error_result(call, "execution", _in_words(error))
     except anyio.get_cancelled_exc_class() as error:
         if anyio.current_effective_deadline() == -math.inf:
             raise  # the batch is cut off; any other cancellation has leaked out of the tool
-        return error_result(start.call, "execution", _in_words(error))
-    return ToolMessage(tool_call_id=start.call.id, tool_name=start.call.name, content=value)
+        return error_result(call, "execution", _in_words(error))
+    return ToolMessage(tool_call_id=call.id, tool_name=call.name, content=value)
 
 
 def _in_words(error: BaseException) -> str:

@@ -3,7 +3,8 @@
     DurableError
     ├── ConfigurationError              the code or the call is wrong: fix it
     │   ├── InvalidSessionIdError
-    │   └── ResumeToolMissingError      a pending call names a tool the agent no longer has
+    │   ├── ResumeToolMissingError      a pending call names a tool the agent no longer has
+    │   └── AgentDriftError             the agent is not the one that started the run
     ├── SessionError
     │   ├── SessionNotFoundError
     │   ├── SessionAwaitingApprovalError  decide the approval first
@@ -73,6 +74,18 @@ class ResumeToolMissingError(ConfigurationError):
         self.session_id = session_id
         self.tool_names = tuple(tool_names)
         super().__init__(f"Session {session_id!r} has pending calls of tools that are gone: {list(self.tool_names)!r}.")
+
+
+class AgentDriftError(ConfigurationError):
+    """The agent that resumes is not the one that started the run, and its policy is `error`."""
+
+    code = "AGENT_DRIFT"
+    hint = "Resume with the agent that started the run, or set on_agent_drift; everything was left as it was."
+
+    def __init__(self, session_id: str | None, differences: str) -> None:
+        self.session_id = session_id
+        self.differences = differences
+        super().__init__(f"Session {session_id!r} was started by another agent: {differences}.")
 
 
 class SessionError(DurableError):

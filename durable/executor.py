@@ -4,50 +4,57 @@ A run moves only by saves. The executor asks `plan` what to do next, does it, an
 anything else; so a crash falls between two saves, and whoever loads the newest one carries on from there.
 """
 
+import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
-import anyio.to_thread
+from pydantic import JsonValue
 
+from durable import transitions
 from durable.admission import Input, admitted, as_messages
-from durable.approvals import expire_if_due, mark_applied, waits_for, with_decision
-from durable.batch import Ask, Batch
-from durable.definition import AgentDefinition
+from durable.batch import Terms, run_calls
+from durable.crossing import cross, save_checkpoint
+from durable.definition import AgentDefinition, Resolved, RunContext
 from durable.errors import (
-    ApprovalNotFoundError,
+    AgentDriftError,
     ConfigurationError,
     DurableError,
     ProviderError,
     ResumeToolMissingError,
     SessionAwaitingApprovalError,
-    SessionNotFoundError,
 )
-from durable.fingerprint import had_tool
+from durable.events import (
+    ApprovalRequested,
+    CheckpointSaved,
+    Emitter,
+    Listener,
+    RunDone,
+    RunStart,
+    StepStart,
+    TextDelta,
+)
+from durable.fingerprint import drift, fingerprint, had_tool
+from durable.gate import Ask, Gate
+from durable.hooks import asked
 from durable.messages import ToolCall, ToolMessage
-from durable.outcome import RunResult, result_of
-from durable.plan import CallModel, Finish, RunCalls, next_step
+from durable.outcome import RunResult, output_fault, result_of
+from durable.plan import CallModel, Finish, Limits, RunCalls, next_step
 from durable.ports import ModelRequest, ModelTurn, Store
-from durable.records import (
-    Checkpoint,
-    FinishReason,
-    LastError,
-    Requested,
-    Status,
-    check_session_id,
-)
-from durable.results import approval_digest, approval_id
+from durable.records import Checkpoint, FinishReason, LastError, Status, check_session_id
+from durable.results import approval_id
+from durable.signals import AbortSignal, cancelled_by
 from durable.tools import ApprovalGrant, ToolContext
 from durable.transcript import call_ids, name_calls, pending_calls, settle
-
-T = TypeVar("T")
 
 MIN_MODEL_SECONDS = 15.0
 """No model call starts with less time left than this."""
 
 MIN_TOOL_SECONDS = 1.0
+
+_log = logging.getLogger("durable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +65,16 @@ class Bounds:
     min_model_seconds: float = MIN_MODEL_SECONDS
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watch:
+    """Who looks on: `listener` gets the run's events, `signal` asks it to stop."""
+
+    listener: Listener | None = None
+    signal: AbortSignal | None = None
+
+
 UNBOUNDED = Bounds()
+UNWATCHED = Watch()
 
 
 async def execute(
@@ -68,21 +84,26 @@ async def execute(
     session_id: str | None = None,
     store: Store | None = None,
     requested_by: str | None = None,
+    context: JsonValue = None,
     bounds: Bounds = UNBOUNDED,
+    watch: Watch = UNWATCHED,
 ) -> RunResult:
-    """Run the agent on `input` until it finishes or waits for an approval.
+    """Run the agent on `input` until it finishes, waits for an approval, is aborted or is out of time.
 
     With a `session_id` and a `store` the run survives: called again with the same id it resumes, continues or refuses
-    by what is stored (SEMANTICS 1). Without them nothing is kept. Raises `SessionAwaitingApprovalError`,
-    `ConfigurationError`, a `StoreError` or a `ProviderError`; what was saved before stays.
+    by what is stored (SEMANTICS 1). Without them nothing is kept. `context` is what a dynamic agent is made for.
+    Raises `SessionAwaitingApprovalError`, `ConfigurationError`, `AgentDriftError`, a `StoreError`, a `ProviderError`,
+    or what a hook or a `PropagatingToolError` ends the run with; what was saved before stays.
     """
     if (session_id is None) != (store is None):
         raise ConfigurationError("session_id and store go together: give both, or none.")
     stored = None
     if store is not None:
-        stored = await _cross(store.checkpoints.load, check_session_id(session_id))
-    checkpoint = admitted(agent, stored, as_messages(input), session_id=session_id, requested_by=requested_by)
-    return await run_to_pause(agent, checkpoint, saved=stored, store=store, bounds=bounds)
+        stored = await cross(store.checkpoints.load, check_session_id(session_id))
+    checkpoint = admitted(
+        agent, stored, as_messages(input), session_id=session_id, requested_by=requested_by, context=context
+    )
+    return await run_to_pause(agent, checkpoint, saved=stored, store=store, bounds=bounds, watch=watch)
 
 
 async def run_to_pause(
@@ -92,45 +113,32 @@ async def run_to_pause(
     saved: Checkpoint | None,
     store: Store | None,
     bounds: Bounds = UNBOUNDED,
+    watch: Watch = UNWATCHED,
 ) -> RunResult:
-    """Run from `checkpoint` (stored as `saved`, or newer than it) until the run finishes, pauses or is out of time."""
+    """Run from `checkpoint` (stored as `saved`, or newer than it) until the run finishes, pauses or has to stop."""
     if checkpoint.status is Status.FINISHED:
-        return result_of(checkpoint)
+        return result_of(checkpoint, output=agent.output_adapter)
     if checkpoint.status is Status.AWAITING_APPROVAL:
         raise SessionAwaitingApprovalError(checkpoint.session_id, checkpoint.approval_id)
-    return result_of(await _Run(agent, checkpoint, saved=saved, store=store, bounds=bounds).loop())
+    resolved = await resolve(agent, checkpoint)
+    run = _Run(agent, resolved, checkpoint, saved=saved, store=store, bounds=bounds, watch=watch)
+    result = result_of(await run.loop(), output=agent.output_adapter)
+    await asked(agent.hooks.on_run_end, result)
+    return result
 
 
-async def resume_after_approval(
-    agent: AgentDefinition, id: str, *, store: Store, bounds: Bounds = UNBOUNDED
-) -> RunResult:
-    """Apply what was decided about approval `id` to the run that waits for it, and carry on with the run.
-
-    The decision is saved on the checkpoint before anything is done about it. A decision that has been applied is not
-    applied again: the run as it stands is carried on if it is unfinished, else its result comes back. An approval past
-    its deadline is closed as expired, which rejects the call. Raises `SessionAwaitingApprovalError` while it is open.
-    """
-    approval = await _cross(store.approvals.get, id)
-    if approval is None:
-        raise ApprovalNotFoundError(id)
-    approval = await _cross(expire_if_due, approval, approvals=store.approvals, now=agent.clock())
-    session_id = check_session_id(approval.request.session_id)
-    stored = await _cross(store.checkpoints.load, session_id)
-    if stored is None:
-        raise SessionNotFoundError(session_id)
-    checkpoint = stored
-    decision = approval.decision
-    if waits_for(stored, id):
-        if decision is None:
-            raise SessionAwaitingApprovalError(session_id, id)
-        checkpoint = with_decision(stored, decision, approval.request.call_id)
-        _check_tools(agent, checkpoint)
-        stored = checkpoint = await _cross(store.checkpoints.save, checkpoint, after=stored)
-    if decision is not None:
-        await _cross(mark_applied, approval, approvals=store.approvals, now=agent.clock())
-    if checkpoint.status is not Status.IN_PROGRESS:
-        return result_of(checkpoint)
-    return await run_to_pause(agent, checkpoint, saved=stored, store=store, bounds=bounds)
+async def resolve(agent: AgentDefinition, checkpoint: Checkpoint) -> Resolved:
+    """The agent as it is for this run: made for the context and the model that the run began with."""
+    config = checkpoint.run_config or {}
+    model = config.get("model")
+    return await agent.resolve(
+        RunContext(
+            session_id=checkpoint.session_id,
+            run_id=checkpoint.run_id,
+            context=config.get("context"),
+            model=model if isinstance(model, str) else None,
+        )
+    )
 
 
 class _Run:
@@ -139,162 +147,213 @@ class _Run:
     def __init__(
         self,
         agent: AgentDefinition,
+        resolved: Resolved,
         checkpoint: Checkpoint,
         *,
         saved: Checkpoint | None,
         store: Store | None,
         bounds: Bounds,
+        watch: Watch,
     ) -> None:
-        if agent.provider is None:
-            raise ConfigurationError(f"Agent {agent.name!r} has no provider: give it a model.")
         self._agent = agent
-        self._provider = agent.provider
+        self._resolved = resolved
         self._checkpoint = checkpoint.but(finish_reason=None) if checkpoint.finish_reason else checkpoint
         self._saved: Checkpoint | None = saved
         self._store = store
         self._bounds = bounds
+        self._caller_signal = watch.signal
+        self._signal = AbortSignal()  # the caller's, or a failed save's
+        self._emit = Emitter(watch.listener, (agent.name,))
         self._taken = call_ids(checkpoint.messages)
+        self._worked_before = checkpoint.worked_seconds
+        self._began = agent.clock()
+        self._limits = Limits(
+            max_steps=agent.max_steps,
+            max_tokens=agent.max_tokens,
+            max_seconds=agent.max_duration.total_seconds() if agent.max_duration else None,
+        )
 
     async def loop(self) -> Checkpoint:
-        _check_tools(self._agent, self._checkpoint)
+        """Plan and act until the run is over, waits, or has to stop; the newest checkpoint, saved."""
+        self._begin_run()
+        if self._caller_signal is not None:
+            self._signal.follow(self._caller_signal)
         try:
-            in_time = True
-            while in_time and self._checkpoint.status is Status.IN_PROGRESS:
-                match next_step(self._checkpoint, max_steps=self._agent.max_steps):
+            stopped: FinishReason | None = None
+            while stopped is None and self._checkpoint.status is Status.IN_PROGRESS:
+                if self._signal.aborted:
+                    stopped = FinishReason.ABORTED
+                    break
+                match next_step(self._checkpoint, self._limits):
                     case CallModel():
-                        in_time = await self._before_deadline(self._bounds.min_model_seconds, self._call_model)
+                        stopped = await self._in_time(self._bounds.min_model_seconds, self._call_model)
                     case RunCalls(calls):
-                        in_time = await self._before_deadline(MIN_TOOL_SECONDS, self._run_calls, calls)
+                        stopped = await self._in_time(MIN_TOOL_SECONDS, self._run_calls, calls)
                     case Finish(reason):
-                        await self._save(self._finished(self._checkpoint, reason))
-            if not in_time:
-                await self._out_of_time()
+                        await self._save(transitions.finished(self._checkpoint, reason))
+            if stopped is not None:
+                await self._stop(stopped)
         except ProviderError as error:
             await self._note(error)
             raise
+        finally:
+            if self._caller_signal is not None:
+                self._signal.unfollow(self._caller_signal)
+        self._emit(RunDone(finish_reason=self._checkpoint.finish_reason or FinishReason.STOP))
         return self._checkpoint
 
-    async def _before_deadline(self, least: float, act: Callable[..., Any], *arguments: Any) -> bool:
-        """Act, unless too little time is left; cut the act off when the time is up. False: it is up."""
+    def _begin_run(self) -> None:
+        """A new run takes the agent as it is; a resumed one compares it with the agent that it began with."""
+        checkpoint, agent = self._checkpoint, self._resolved
+        now = fingerprint(model=agent.provider.name, tools=agent.specs, instructions=agent.instructions)
+        resumed = checkpoint.fingerprint is not None or checkpoint.step > 0
+        self._emit(RunStart(session_id=checkpoint.session_id, run_id=checkpoint.run_id, resumed=resumed))
+        if resumed:
+            check_tools(checkpoint, agent)
+            self._compare(now)
+        if not resumed or callable(self._agent.instructions):
+            checkpoint = checkpoint.but(instructions=agent.instructions)
+        if not resumed:
+            checkpoint = checkpoint.but(fingerprint=now)
+            if checkpoint.run_config is not None or callable(self._agent.provider):
+                checkpoint = checkpoint.but(run_config={**(checkpoint.run_config or {}), "model": agent.provider.name})
+        self._checkpoint = checkpoint
+
+    def _compare(self, now: dict[str, JsonValue]) -> None:
+        policy = self._agent.on_agent_drift
+        found = drift(self._checkpoint.fingerprint, now) if policy != "ignore" else None
+        if found is None:
+            return
+        if policy == "error":
+            raise AgentDriftError(self._checkpoint.session_id, found.in_words())
+        _log.warning("Session %r resumes with another agent: %s.", self._checkpoint.session_id, found.in_words())
+        self._emit(found)
+
+    async def _in_time(self, least: float, act: Callable[..., Awaitable[None]], *arguments: Any) -> FinishReason | None:
+        """Act, unless too little time is left; cut the act off when the time is up, and say so."""
         left = self._bounds.remaining()
         if left < least:
-            return False
-        with anyio.move_on_after(left if left < math.inf else None) as scope:
+            return FinishReason.DEADLINE
+        if left == math.inf:
             await act(*arguments)
-        return not scope.cancelled_caught
+            return None
+        with anyio.move_on_after(left) as scope:
+            await act(*arguments)
+        return FinishReason.DEADLINE if scope.cancelled_caught else None
 
     async def _call_model(self) -> None:
-        asked = self._checkpoint
-        if asked.queued:
-            asked = asked.but(messages=(*asked.messages, *asked.queued), queued=())
+        before = transitions.asked(self._checkpoint)
+        self._emit(StepStart(step=before.step + 1))
         left = self._bounds.remaining()
-        turn = await self._provider.generate(
-            ModelRequest(
-                instructions=asked.instructions,
-                messages=asked.messages,
-                tools=self._agent.tool_specs,
-                timeout=left if left < math.inf else None,
-            )
+        request = ModelRequest(
+            instructions=before.instructions,
+            messages=before.messages,
+            tools=self._resolved.specs,
+            timeout=left if left < math.inf else None,
         )
-        await self._save(self._with_turn(asked, turn))
+        request = await asked(self._agent.hooks.before_model, request) or request
+        turn = await self._answer(request)
+        if turn is None:
+            return  # aborted: nothing was recorded, and the loop says so
+        turn = await asked(self._agent.hooks.after_model, request, turn) or turn
+        if turn.message.content:
+            self._emit(TextDelta(text=turn.message.content))
+        await self._save(self._after(before, turn))
 
-    def _with_turn(self, asked: Checkpoint, turn: ModelTurn) -> Checkpoint:
+    async def _answer(self, request: ModelRequest) -> ModelTurn | None:
+        if self._caller_signal is None:
+            return await self._resolved.provider.generate(request)
+        turn: ModelTurn | None = None
+        failure: Exception | None = None
+        async with cancelled_by(self._signal):
+            try:
+                turn = await self._resolved.provider.generate(request)
+            except Exception as error:
+                failure = error
+        if failure is not None:
+            raise failure
+        return turn
+
+    def _after(self, before: Checkpoint, turn: ModelTurn) -> Checkpoint:
         message = name_calls(turn.message, taken=self._taken, ids=self._agent.ids)
-        answered = asked.but(
-            messages=(*asked.messages, message),
-            step=asked.step + 1,
-            usage=asked.usage + turn.usage,
-            finish_reason=None,
-            last_error=None,
-        )
-        return answered if message.tool_calls else self._finished(answered, turn.finish_reason)
+        after = transitions.answered(before, message, turn.usage)
+        if self._limits.max_seconds is not None:
+            worked = (self._agent.clock() - self._began).total_seconds()
+            after = after.but(worked_seconds=self._worked_before + worked)
+        if message.tool_calls:
+            return after
+        adapter, reason = self._agent.output_adapter, turn.finish_reason
+        if adapter is not None and reason is FinishReason.STOP and (fault := output_fault(adapter, message.content)):
+            if not after.output_retries:
+                return transitions.told_to_correct(after, fault)
+            reason = FinishReason.OUTPUT_INVALID
+        return transitions.finished(after, reason)
 
     async def _run_calls(self, calls: Sequence[ToolCall]) -> None:
-        checkpoint = self._checkpoint
-        batch = Batch(
-            calls=calls,
-            tools=self._agent.toolset,
+        agent, checkpoint = self._agent, self._checkpoint
+        gate = Gate(
+            tools=self._resolved.toolset,
             decisions=checkpoint.decisions,
             started=checkpoint.started,
             context=self._context,
-            concurrency=self._agent.tool_concurrency,
+            hooks=agent.hooks,
         )
-        if (ask := await batch.run(self)) is not None:
+        terms = Terms(
+            signal=self._signal,
+            concurrency=agent.tool_concurrency,
+            grace=agent.abort_grace,
+            hooks=agent.hooks,
+            emit=self._emit,
+        )
+        if (ask := await run_calls(calls, gate, self, terms)) is not None:
             with anyio.CancelScope(shield=True):
                 await self._pause(ask)
 
     async def begin(self, call_ids: Sequence[str]) -> None:
         """Name the calls that must not silently run twice, before they start."""
-        await self._save(self._checkpoint.but(started=(*self._checkpoint.started, *call_ids)))
+        await self._save(transitions.begun(self._checkpoint, call_ids))
 
     async def settle(self, results: Sequence[ToolMessage]) -> None:
         await self._save(settle(self._checkpoint, results))
 
     async def _pause(self, ask: Ask) -> None:
         """Write the approval, then the checkpoint that names it: never a checkpoint that names a missing approval."""
-        checkpoint, now = self._checkpoint, self._agent.clock()
+        checkpoint = self._checkpoint
         if self._store is None or checkpoint.session_id is None:
             raise ConfigurationError(f"Tool {ask.tool.name!r} needs an approval: run with a session_id and a store.")
         id = approval_id(
             session_id=checkpoint.session_id, run_id=checkpoint.run_id, call_id=ask.call.id, pause=checkpoint.pauses
         )
-        request = Requested(
-            at=now,
-            session_id=checkpoint.session_id,
-            run_id=checkpoint.run_id,
-            agent=self._agent.name,
-            call_id=ask.call.id,
-            tool_name=ask.tool.name,
-            arguments=ask.arguments,
-            digest=approval_digest(ask.tool.name, ask.arguments),
-            requested_by=checkpoint.requested_by,
-            deadline=now + ask.tool.approval_timeout if ask.tool.approval_timeout else None,
-        )
-        await _cross(self._store.approvals.request, id, request)
-        await self._save(
-            checkpoint.but(
-                status=Status.AWAITING_APPROVAL,
-                finish_reason=FinishReason.AWAITING_APPROVAL,
-                approval_id=id,
-                pauses=checkpoint.pauses + 1,
-                decisions={key: made for key, made in checkpoint.decisions.items() if key != ask.call.id},
-            )
-        )
+        request = transitions.request_for(checkpoint, ask, now=self._agent.clock())
+        await cross(self._store.approvals.request, id, request)
+        await self._save(transitions.paused(checkpoint, id, ask.call))
+        self._emit(ApprovalRequested(approval_id=id, tool_call_id=ask.call.id, tool_name=ask.tool.name))
 
     def _context(self, call: ToolCall, grant: ApprovalGrant | None) -> ToolContext:
+        checkpoint = self._checkpoint
         return ToolContext(
             tool_call_id=call.id,
-            session_id=self._checkpoint.session_id,
-            run_id=self._checkpoint.run_id,
-            step=self._checkpoint.step,
+            session_id=checkpoint.session_id,
+            run_id=checkpoint.run_id,
+            step=checkpoint.step,
             approval=grant,
-            business_state=self._checkpoint.business_state,
+            business_state=checkpoint.business_state,
+            run_context=(checkpoint.run_config or {}).get("context"),
+            signal=self._signal,
             remaining=self._bounds.remaining,
         )
 
-    def _finished(self, checkpoint: Checkpoint, reason: FinishReason) -> Checkpoint:
-        if checkpoint.queued:  # said when no step was left: the next turn answers it
-            checkpoint = checkpoint.but(messages=(*checkpoint.messages, *checkpoint.queued), queued=())
-        outcome = {"finish_reason": reason, "usage": checkpoint.usage, "answer": len(checkpoint.messages) - 1}
-        return checkpoint.but(
-            status=Status.FINISHED,
-            finish_reason=reason,
-            turns=checkpoint.turns + 1,
-            committed=len(checkpoint.messages),
-            decisions={},
-            requests={
-                key: accepted.but(**outcome) if accepted.run_id == checkpoint.run_id else accepted
-                for key, accepted in checkpoint.requests.items()
-            },
-        )
+    async def _stop(self, reason: FinishReason) -> None:
+        """Leave the run in progress, and say why. Aborted, its open calls are closed; out of time, they stay open.
 
-    async def _out_of_time(self) -> None:
-        """Say so on the checkpoint, once: slices that get nowhere are counted by the revision that they start from."""
-        saved = self._saved
-        if saved is not None and self._checkpoint.but(finish_reason=FinishReason.DEADLINE) == saved:
-            self._checkpoint = saved
+        Saying the same again makes no save: slices that get nowhere are counted by the revision that they start from.
+        """
+        aborted = reason is FinishReason.ABORTED
+        stopped = transitions.aborted(self._checkpoint) if aborted else self._checkpoint.but(finish_reason=reason)
+        if self._saved is not None and stopped == self._saved:
+            self._checkpoint = self._saved
         else:
-            await self._save(self._checkpoint.but(finish_reason=FinishReason.DEADLINE))
+            await self._save(stopped)
 
     async def _note(self, error: DurableError) -> None:
         """Keep on the checkpoint why the run stopped. A run that has saved nothing yet leaves nothing behind."""
@@ -306,18 +365,14 @@ class _Run:
         """Make this the newest checkpoint, in the store if there is one. A save that fails stops the run."""
         if self._store is not None:
             with anyio.CancelScope(shield=True):
-                checkpoint = await _cross(self._store.checkpoints.save, checkpoint, after=self._saved)
+                checkpoint = await save_checkpoint(self._agent, self._store, checkpoint, after=self._saved)
             self._saved = checkpoint
+            self._emit(CheckpointSaved(revision=checkpoint.revision, status=checkpoint.status))
         self._checkpoint = checkpoint
 
 
-def _check_tools(agent: AgentDefinition, checkpoint: Checkpoint) -> None:
+def check_tools(checkpoint: Checkpoint, agent: Resolved) -> None:
     """A call that waits for its result must still have its tool; a name that never was one is told to the model."""
     gone = {call.name for call in pending_calls(checkpoint) if call.name not in agent.toolset}
     if gone := sorted(name for name in gone if had_tool(checkpoint, name)):
         raise ResumeToolMissingError(checkpoint.session_id, gone)
-
-
-async def _cross(call: Callable[..., T], *arguments: Any, **options: Any) -> T:
-    """The one crossing from the asynchronous run into the synchronous stores."""
-    return await anyio.to_thread.run_sync(lambda: call(*arguments, **options))

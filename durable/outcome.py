@@ -1,6 +1,9 @@
 """What a run gives back."""
 
 from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from durable.messages import AssistantMessage, Message
 from durable.records import Checkpoint, FinishReason, Status, Usage
@@ -10,14 +13,16 @@ from durable.records import Checkpoint, FinishReason, Status, Usage
 class RunResult:
     """How a run stands when `execute` comes back.
 
-    `text` is the final answer (empty unless the run finished with one). `steps`, `usage` and `tool_calls` count from
-    this run's start; `messages` is the whole conversation.
+    `text` is the final answer (empty unless the run finished with one), `output` the same as the agent's `output_type`
+    where it has one and the answer validates. `steps`, `usage` and `tool_calls` count from this run's start; `messages`
+    is the whole conversation.
     """
 
     session_id: str | None
     run_id: str
     finish_reason: FinishReason
     text: str = field(repr=False)
+    output: Any = field(default=None, repr=False)
     steps: int
     usage: Usage
     tool_calls: int
@@ -26,16 +31,18 @@ class RunResult:
     checkpoint: Checkpoint = field(repr=False)
 
 
-def result_of(checkpoint: Checkpoint) -> RunResult:
+def result_of(checkpoint: Checkpoint, *, output: TypeAdapter[Any] | None = None) -> RunResult:
     """The result that a stored checkpoint stands for."""
     last = checkpoint.messages[-1] if checkpoint.messages else None
     finished = checkpoint.status is Status.FINISHED
     turns = [m for m in checkpoint.messages if isinstance(m, AssistantMessage)]
+    text = last.content if finished and isinstance(last, AssistantMessage) else ""
     return RunResult(
         session_id=checkpoint.session_id,
         run_id=checkpoint.run_id,
         finish_reason=checkpoint.finish_reason or FinishReason.DEADLINE,
-        text=last.content if finished and isinstance(last, AssistantMessage) else "",
+        text=text,
+        output=_validated(output, text) if checkpoint.finish_reason is FinishReason.STOP else None,
         steps=checkpoint.step,
         usage=checkpoint.usage,
         tool_calls=sum(len(turn.tool_calls) for turn in turns[len(turns) - checkpoint.step :]),
@@ -43,3 +50,18 @@ def result_of(checkpoint: Checkpoint) -> RunResult:
         messages=checkpoint.messages,
         checkpoint=checkpoint,
     )
+
+
+def _validated(output: TypeAdapter[Any] | None, text: str) -> Any:
+    """The answer as the output type; None without one, or where today's type does not take a recorded answer."""
+    return output.validate_json(text) if output is not None and output_fault(output, text) is None else None
+
+
+def output_fault(output: TypeAdapter[Any], text: str) -> str | None:
+    """Say why an answer does not validate, or None when it does."""
+    try:
+        output.validate_json(text)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False, include_input=False)
+        return "; ".join(f"{'.'.join(map(str, issue['loc'])) or 'answer'}: {issue['msg']}" for issue in found[:5])
+    return None

@@ -151,10 +151,24 @@ class Finish:
 Step = CallModel | RunCalls | Finish
 
 
-def next_step(checkpoint: Checkpoint, *, max_steps: int) -> Step:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What bounds a run. Reaching `max_tokens` or `max_seconds` finishes it as `budget-exceeded`."""
+
+    max_steps: int
+    max_tokens: int | None = None
+    max_seconds: float | None = None
+
+
+def next_step(checkpoint: Checkpoint, limits: Limits) -> Step:
     """Decide what an in-progress run does next: pending calls first, then the model while its budget lasts."""
     if calls := pending_calls(checkpoint):
         return RunCalls(calls)
-    if checkpoint.step >= max_steps:
+    if checkpoint.step >= limits.max_steps:
         return Finish(FinishReason.MAX_STEPS)
+    spent = checkpoint.usage.input_tokens + checkpoint.usage.output_tokens
+    if limits.max_tokens is not None and spent >= limits.max_tokens:
+        return Finish(FinishReason.BUDGET_EXCEEDED)
+    if limits.max_seconds is not None and checkpoint.worked_seconds >= limits.max_seconds:
+        return Finish(FinishReason.BUDGET_EXCEEDED)
     return CallModel()

@@ -38,6 +38,8 @@ class FinishReason(StrEnum):
     LENGTH = "length"
     CONTENT_FILTER = "content-filter"
     MAX_STEPS = "max-steps"
+    BUDGET_EXCEEDED = "budget-exceeded"
+    OUTPUT_INVALID = "output-invalid"
     GUARDRAIL = "guardrail"
     AWAITING_APPROVAL = "awaiting-approval"
     DEADLINE = "deadline"
@@ -133,6 +135,8 @@ class Checkpoint(Record):
     `results` holds the settled results that wait for an earlier call, by call id; `started` the ids of calls that must
     not silently run twice and have begun; `queued` the user input held back behind pending calls. `committed` is how
     many messages the last finished turn left; `step` counts the model turns of this run, `turns` the finished runs.
+    `worked_seconds` is the time spent on this run where the agent bounds it, `output_retries` how often the model was
+    told that its final answer does not validate.
     """
 
     v: Literal[1] = FORMAT
@@ -162,6 +166,8 @@ class Checkpoint(Record):
     pauses: int = 0
     forked_from: ForkedFrom | None = None
     last_error: LastError | None = None
+    worked_seconds: float = 0.0
+    output_retries: int = 0
     created_at: Timestamp
     updated_at: Timestamp
 

@@ -25,6 +25,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, create_m
 
 from durable.errors import ConfigurationError
 from durable.ports import ToolSpec
+from durable.signals import AbortSignal
 
 MAX_DEPTH = 100
 """How deep arguments and results may be nested: what is kept must be readable, and parsers have their limits."""
@@ -48,7 +49,9 @@ class ToolContext:
     """What a tool may ask for, by a parameter of this type.
 
     `tool_call_id` is the same when the call is run again after a crash: use it as the idempotency key of side effects.
-    `remaining` gives the seconds that are left for this call (infinity when nothing bounds it).
+    `remaining` gives the seconds that are left for this call (infinity when nothing bounds it). `signal` is set when
+    the run is to stop: a tool that ends soon after keeps its result. `run_context` is what the caller gave with the
+    input.
     """
 
     tool_call_id: str
@@ -57,6 +60,8 @@ class ToolContext:
     step: int
     approval: ApprovalGrant | None = None
     business_state: JsonValue = field(default=None, repr=False)
+    run_context: JsonValue = field(default=None, repr=False)
+    signal: AbortSignal = field(default_factory=AbortSignal, repr=False)
     remaining: Callable[[], float] = field(default=lambda: float("inf"), repr=False)
 
 

@@ -3,15 +3,19 @@
 Only POST decides. A GET of a callback link shows what would be decided, since mail scanners follow links.
 """
 
+import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.api_gateway import Router
 from pydantic import BaseModel, ConfigDict, JsonValue
 
+from durable.agent import tools_for
 from durable.approvals import ApprovalDecision, decide, is_orphaned, waits_for
 from durable.errors import ApprovalNotFoundError
 from durable.records import Approval, ApprovalStatus
+from durable.tools import Tool
 from handlers._deadline import LambdaContext
 from handlers._executions import HANDED_OVER, carry_on
 from handlers._http import caller, serve
@@ -139,7 +143,7 @@ def _decided(application: App, said: ApprovalDecision, *, headers: dict[str, str
         said,
         approvals=application.store.approvals,
         checkpoints=application.store.checkpoints,
-        tools=application.agent.toolset,
+        tools=_tools(application, said),
         now=application.agent.clock(),
     )
     if not outcome.already:
@@ -149,3 +153,10 @@ def _decided(application: App, said: ApprovalDecision, *, headers: dict[str, str
         carry_on(application, waiting)
     body = {**approval_view(outcome.approval), "already_decided": outcome.already}
     return json_response(body, status=200 if outcome.same else 409, headers=headers)
+
+
+def _tools(application: App, said: ApprovalDecision) -> Mapping[str, Tool]:
+    """The tools of the run that waits: edited arguments are checked against them."""
+    if said.args is None:
+        return {}
+    return asyncio.run(tools_for(application.agent, application.store, said.id))

@@ -19,9 +19,10 @@ from durable.errors import (
     SessionBusyError,
     StaleCheckpointError,
 )
-from durable.executor import resume_after_approval, run_to_pause
+from durable.executor import run_to_pause
 from durable.outcome import RunResult
 from durable.records import Approval, ApprovalStatus, Checkpoint, FinishReason, LastError, Status, TokenAttached
+from durable.resume import resume_after_approval
 from handlers._deadline import LambdaContext, bounds, end_of
 from handlers._executions import STEP_INPUT_VERSION, wake
 from handlers._ids import new_callback_token, token_hash
@@ -172,7 +173,7 @@ def _approval_now(application: App, stored: Checkpoint, task: RunSlice) -> Appro
             said,
             approvals=application.store.approvals,
             checkpoints=application.store.checkpoints,
-            tools=application.agent.toolset,
+            tools={},  # a vote of this kind has no edited arguments to check
             now=application.agent.clock(),
         )
     except ApprovalError as error:

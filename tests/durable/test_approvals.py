@@ -121,7 +121,7 @@ def test_a_pause_says_everything_that_a_human_needs() -> None:
 
 
 def test_an_approval_exists_before_a_checkpoint_names_it() -> None:
-    """A crash between the two leaves a record that cannot be decided; the repeated pause finds it and renews the deadline."""
+    """A crash between the two leaves an orphan, which cannot be decided; the repeated pause renews its deadline."""
     desk = Desk(approval_timeout=timedelta(hours=1))
     dying = CrashingCheckpoints(desk.store.checkpoints, at=1)
     with pytest.raises(Crash):
@@ -306,7 +306,7 @@ def test_a_decision_counts_until_the_deadline(seconds: float, in_time: bool) -> 
 
 
 def test_a_deadline_that_passes_rejects_and_says_so() -> None:
-    """A run resumed after the deadline goes on with a rejection that nobody spoke: the record says it was a time-out."""
+    """A run resumed after the deadline goes on with a rejection, and the record says that it was a time-out."""
     desk = Desk(approval_timeout=timedelta(hours=1))
     id = desk.pause()
     desk.clock.advance(hours=1)
@@ -395,9 +395,7 @@ def test_a_vote_and_an_expiry_race_to_one_outcome() -> None:
 
     def vote() -> None:
         said = ApprovalDecision(id=id, approved=True, by="ada")
-        decide(
-            said, approvals=inner, checkpoints=desk.store.checkpoints, tools=desk.agent.toolset, now=on_time
-        )
+        decide(said, approvals=inner, checkpoints=desk.store.checkpoints, tools=desk.agent.toolset, now=on_time)
 
     desk.clock.advance(hours=2)
     store = Stores(desk.store.checkpoints, Overtaken(inner, vote))
@@ -486,7 +484,7 @@ def test_an_answer_to_an_earlier_question_does_not_open_a_later_one() -> None:
 
 
 def test_a_cold_process_resolves_the_approval() -> None:
-    """E25: everything that an approval needs is in the store: a process that has never seen the run decides and resumes it."""
+    """E25: everything is in the store: a process that has never seen the run decides and resumes it."""
     desk = Desk([("pay", {"amount": 5}), "done"])
     id = desk.pause()
     cold: LogStore = log_store(desk.store.log, desk.store.leases, desk.store.meter, clock=desk.clock)
@@ -496,7 +494,7 @@ def test_a_cold_process_resolves_the_approval() -> None:
 
 
 def test_a_provider_that_fails_during_the_resume_loses_nothing() -> None:
-    """A15: the decision stays recorded and applied, the session is listed as unfinished, and a retry finishes the run."""
+    """A15: the decision stays recorded and applied, the session is unfinished, and a retry finishes the run."""
     desk = Desk([("pay", {"amount": 5}), DOWN])
     id = desk.pause()
     for _ in range(2):
@@ -542,7 +540,7 @@ def test_two_who_apply_one_decision_run_the_call_once() -> None:
 
 
 def test_an_approved_call_that_had_started_follows_its_recovery() -> None:
-    """A crash while an approved call runs: by `report` its outcome is unknown, by `rerun` it runs again, by `ask` a human decides."""
+    """Crash while an approved call runs: its outcome is unknown, it runs again, or a human decides: by its tool."""
     for recovery, kind in (("report", "unknown-outcome"), ("rerun", None), ("ask", "ask")):
         desk = Desk(recovery=recovery)
         id = desk.pause()
@@ -555,6 +553,7 @@ def test_an_approved_call_that_had_started_follows_its_recovery() -> None:
         if kind == "ask":
             assert result.finish_reason is FinishReason.AWAITING_APPROVAL
             assert result.approval_id != id
+            assert desk.stored().decisions == {}
             result = run(desk.agent.approvals.resolve(result.approval_id, approved=True))
         if kind == "unknown-outcome":
             assert (desk.paid, desk.results()[0]["kind"]) == ([], kind)
@@ -584,8 +583,8 @@ def test_calls_behind_a_gated_one_run_after_the_decision() -> None:
     assert ran == ["before"]
     result = run(agent.approvals.resolve(paused.approval_id, approved=False))
     assert ran == ["before", "behind"]
-    kinds = [getattr(m.content, "get", lambda _: m.content)("kind") for m in result.messages if m.role == "tool"]
-    assert kinds == ["before", "rejected", "behind"]
+    before, rejected, behind = (message.content for message in result.messages if message.role == "tool")
+    assert (before, rejected["kind"], behind) == ("before", "rejected", "behind")
 
 
 def test_the_same_question_in_a_later_run_is_a_new_approval() -> None:

@@ -21,8 +21,10 @@ from durable import (
     ToolMessage,
     tool,
 )
-from durable.batch import Ask, Batch
+from durable.batch import Terms, run_calls
+from durable.gate import Ask, Gate
 from durable.results import approval_digest
+from durable.signals import AbortSignal
 from tests.support.runs import START, Clock, fresh_agent, memory_store, run
 
 
@@ -70,20 +72,19 @@ def work(
 ) -> tuple[Ask | None, Saves]:
     """Run a batch to its end."""
     ledger = ledger or Saves()
-    batch = Batch(
-        calls=calls,
+    gate = Gate(
         tools={made.name: made for made in tools},
         decisions=decisions or {},
         started=started,
         context=lambda call, grant: ToolContext(
             tool_call_id=call.id, session_id="s", run_id="r", step=1, approval=grant
         ),
-        concurrency=concurrency,
     )
+    terms = Terms(signal=AbortSignal(), concurrency=concurrency, grace=0.01)
 
     async def in_time() -> Ask | None:
         with anyio.fail_after(20):
-            return await batch.run(ledger)
+            return await run_calls(calls, gate, ledger, terms)
 
     return run(in_time()), ledger
 
@@ -480,7 +481,7 @@ def test_a_running_sibling_is_stopped_by_a_failing_save() -> None:
 
 
 def test_a_propagating_error_waits_for_its_siblings() -> None:
-    """A `PropagatingToolError` ends the batch; siblings that run are awaited, their results are kept, nothing starts."""
+    """A `PropagatingToolError` ends the batch; siblings that run are awaited and kept, and nothing more starts."""
     raised = anyio.Event()
     ran: list[str] = []
 
@@ -531,13 +532,13 @@ def test_a_run_that_was_cut_off_keeps_what_had_settled() -> None:
         await anyio.sleep_forever()
 
     async def cut_off() -> None:
-        batch = Batch(
-            calls=[call("q", "quick"), call("s", "slow")],
+        gate = Gate(
             tools={"quick": quick, "slow": slow},
             decisions={},
             started=(),
             context=lambda call, grant: ToolContext(tool_call_id=call.id, session_id="s", run_id="r", step=1),
         )
+        calls = [call("q", "quick"), call("s", "slow")]
         async with anyio.create_task_group() as group:
 
             async def stop_it() -> None:
@@ -545,7 +546,7 @@ def test_a_run_that_was_cut_off_keeps_what_had_settled() -> None:
                 group.cancel_scope.cancel()
 
             group.start_soon(stop_it)
-            await batch.run(ledger)
+            await run_calls(calls, gate, ledger, Terms(signal=AbortSignal()))
 
     run(cut_off())
     assert list(ledger.results) == ["q"]

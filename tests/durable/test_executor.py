@@ -1,4 +1,4 @@
-"""The loop with a store: what an input does to a session, what a run counts, and how it stops when something is wrong."""
+"""The loop with a store: what an input does to a session, what a run counts, how it stops when something is wrong."""
 
 import threading
 from collections.abc import Callable
@@ -31,8 +31,11 @@ from durable import (
     SessionAwaitingApprovalError,
     StaleCheckpointError,
     Status,
+    StoreError,
+    StoreRejectedError,
     StoreUnavailableError,
     SystemMessage,
+    Tool,
     ToolCall,
     ToolContext,
     Usage,
@@ -42,6 +45,7 @@ from durable import (
     tool,
 )
 from durable.admission import admitted, recorded_answer, redelivered
+from durable.ports import CheckpointStore
 from durable.records import MAX_ACCEPTED
 from durable.transcript import first_fault
 from tests.support.runs import (
@@ -197,7 +201,7 @@ def test_nothing_starts_no_session(input: Any) -> None:
 
 @pytest.mark.parametrize("session_id", ["", "a\x00b", "a\nb", "x" * 257, "\ud800", "\x85", 5])
 def test_a_session_id_that_cannot_be_one_is_refused(session_id: Any) -> None:
-    """An id that is empty, too long, no text, no valid Unicode or has control characters reaches neither model nor store."""
+    """An id that is empty, too long, no valid Unicode or has control characters reaches neither model nor store."""
     store = memory_store(clock=Clock())
     agent = fresh_agent(["hello"], [], store)
     with pytest.raises(InvalidSessionIdError):
@@ -309,7 +313,7 @@ def test_usage_and_steps_count_from_the_start_of_the_run() -> None:
 
 
 def test_a_run_ends_at_its_step_limit_and_the_next_turn_has_a_fresh_one() -> None:
-    """After `max_steps` model turns a run finishes as max-steps with every call answered; the next turn starts at none."""
+    """After `max_steps` model turns a run finishes with every call answered; the next turn starts at none."""
     answers = [("look", {"what": str(step)}) for step in range(4)] + ["done"]
     store = memory_store(clock=Clock())
     agent = fresh_agent(answers, [look], store, max_steps=2)
@@ -359,7 +363,7 @@ def test_a_run_finishes_for_the_reason_that_the_model_gave(reason: FinishReason)
 
 @pytest.mark.parametrize(("left", "calls"), [(14.9, 0), (15.0, 1), (15.1, 1)])
 def test_no_model_call_starts_with_too_little_time(left: float, calls: int) -> None:
-    """With less than `min_model_seconds` left the model is not asked: the input is saved and the checkpoint says why."""
+    """With less than `min_model_seconds` left the model is not asked: the input is saved, and the reason."""
     store = memory_store(clock=Clock())
     agent = fresh_agent(["done"], [], store)
     result = run(execute(agent, "go", session_id="s", store=store, bounds=Bounds(remaining=lambda: left)))
@@ -478,7 +482,7 @@ FAILURES = [
 
 @pytest.mark.parametrize("error", FAILURES, ids=lambda error: error.code)
 def test_a_provider_error_leaves_the_session_usable(error: ProviderError) -> None:
-    """After any provider error the finished turns are untouched, the checkpoint says what it was, and new input works."""
+    """After any provider error the finished turns are untouched, the checkpoint says why, and new input works."""
     store = memory_store(clock=Clock())
     run(fresh_agent(["one"], [], store).send("a", session_id="s"))
     with pytest.raises(type(error)) as raised:
@@ -617,35 +621,86 @@ def test_every_call_has_one_result_whatever_its_id(ids: tuple[str, ...]) -> None
 
 
 class FailingCheckpoints(CrashingCheckpoints):
-    """A checkpoint store whose save number `at` fails."""
+    """A checkpoint store whose save number `at` fails with an error, before or after it was applied."""
+
+    def __init__(self, inner: CheckpointStore, error: StoreError, **options: Any) -> None:
+        super().__init__(inner, **options)
+        self._error = error
 
     def save(self, checkpoint: Checkpoint, *, after: Checkpoint | None) -> Checkpoint:
         try:
             return super().save(checkpoint, after=after)
         except Crash:
-            raise StoreUnavailableError("PutItem", "throttled") from None
+            raise self._error from None
 
 
-@pytest.mark.parametrize("at", range(5))
-def test_a_store_that_fails_stops_the_run(at: int) -> None:
-    """E12, E15: the run raises the store's error at once, no further tool runs, and no infrastructure error is a result."""
-    ran: list[str] = []
-
+def three_calls(ran: list[str]) -> tuple[list[Any], Tool]:
     @tool
     def work(name: str) -> str:
         ran.append(name)
         return name
 
-    answers = [[("work", {"name": name}) for name in "abc"], "done"]
+    return [[("work", {"name": name}) for name in "abc"], "done"], work
+
+
+@pytest.mark.parametrize("at", range(5))
+def test_a_store_that_refuses_stops_the_run(at: int) -> None:
+    """E12, E15: the run raises the store's error, no further tool runs, and what had settled is tried once more."""
+    ran: list[str] = []
+    answers, work = three_calls(ran)
     store = memory_store(clock=Clock())
-    failing = FailingCheckpoints(store.checkpoints, at=at)
+    failing = FailingCheckpoints(store.checkpoints, StoreRejectedError("PutItem", "AccessDenied"), at=at)
     agent = fresh_agent(answers, [work], Stores(failing, store.approvals), tool_concurrency=1)
-    with pytest.raises(StoreUnavailableError):
+    with pytest.raises(StoreRejectedError):
         run(agent.send("go", session_id="s"))
     assert ran == list("abc")[:at]
-    assert failing.saves == at + 1
+    settles = 1 <= at <= 3
+    assert failing.saves == (at + 2 if settles else at + 1)
     result = run(fresh_agent(answers, [work], store).send("go", session_id="s"))
     assert [m.content for m in result.messages if m.role == "tool"] == list("abc")
+    assert ran == list("abc")
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("at", range(5))
+def test_a_store_that_does_not_answer_is_asked_again(at: int, after: bool) -> None:
+    """A transient failure is retried, with jitter; a save that was applied all the same counts, and nothing is lost."""
+    ran: list[str] = []
+    pauses: list[float] = []
+    answers, work = three_calls(ran)
+    store = memory_store(clock=Clock())
+    failing = FailingCheckpoints(store.checkpoints, StoreUnavailableError("PutItem", "throttled"), at=at, after=after)
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    agent = fresh_agent(
+        answers, [work], Stores(failing, store.approvals), tool_concurrency=1, sleep=sleep, random=lambda: 0.5
+    )
+    result = run(agent.send("go", session_id="s"))
+    assert [m.content for m in result.messages if m.role == "tool"] == list("abc") == ran
+    assert pauses == [0.05]
+    assert store.checkpoints.load("s") == result.checkpoint
+
+
+def test_a_store_that_never_answers_stops_the_run() -> None:
+    """After a few tries the store's error is raised, and it is no result of a tool."""
+    store = memory_store(clock=Clock())
+
+    class Down(CrashingCheckpoints):
+        def save(self, checkpoint: Checkpoint, *, after: Checkpoint | None) -> Checkpoint:
+            self.saves += 1
+            raise StoreUnavailableError("PutItem", "throttled")
+
+    async def sleep(seconds: float) -> None:
+        pass
+
+    down = Down(store.checkpoints)
+    agent = fresh_agent(["done"], [], Stores(down, store.approvals), sleep=sleep)
+    with pytest.raises(StoreUnavailableError):
+        run(agent.send("go", session_id="s"))
+    assert down.saves == 4
+    assert store.checkpoints.load("s") is None
 
 
 def overtaken(act: Callable[[], object], answers: list[Any]) -> Callable[[ModelRequest], Any]:

@@ -13,6 +13,7 @@ from durable.messages import Message
 from durable.plan import (
     CallModel,
     Finish,
+    Limits,
     Recorded,
     Refuse,
     Resume,
@@ -82,6 +83,7 @@ ROWS: dict[str, tuple[Checkpoint | None, Sequence[Message], Any]] = {
     "accepted, what the run started from": (ACCEPTED, [MORE], resume()),
     "in progress, another text": (RUNNING, [BYE], resume(BYE)),
     "in progress, several other texts": (RUNNING, [BYE, HI], resume(BYE, HI)),
+    "in progress, texts that begin like the session": (RUNNING, [HI, BYE], resume(HI, BYE)),
     "in progress, nothing": (RUNNING, [], resume()),
     "finished, nothing": (DONE, [], Recorded()),
     "finished, the same text again": (DONE, [HI], start(2, HI)),
@@ -130,7 +132,7 @@ def test_what_no_run_can_go_on_with_is_refused(stored: Checkpoint | None, incomi
     [(calls("a"), says("")), (gives("a"), gives("a", "other")), (gives("a"), gives("b")), (user(""), says(""))],
 )
 def test_messages_are_equal_by_role_content_and_call_id(theirs: Message, ours: Message) -> None:
-    """A client that leaves tool calls out of its copy is recognised; another content, role or call id is another message."""
+    """A copy without tool calls is recognised; another content, role or call id is another message."""
     stored = checkpoint(HI, *([calls("a", "b"), gives("a")] if theirs == gives("a") else [theirs]), step=1)
     same = theirs == calls("a")
     lagging = (*stored.messages[:-1], ours, BYE)
@@ -196,7 +198,7 @@ def test_a_repeated_text_is_a_new_turn_of_a_finished_session(messages: Any, text
 @given(open_checkpoints(), st.integers(1, 3))
 def test_pending_calls_come_before_the_model(stored: Checkpoint, max_steps: int) -> None:
     """A run first runs the calls without a result, in call order; then it asks the model while its budget lasts."""
-    step = next_step(stored, max_steps=max_steps)
+    step = next_step(stored, Limits(max_steps=max_steps))
     turn = next((m for m in reversed(stored.messages) if m.role == "assistant"), None)
     answered = {m.tool_call_id for m in stored.messages if m.role == "tool"} | set(stored.results)
     missing = [] if turn is None or stored.step == 0 else [call for call in turn.tool_calls if call.id not in answered]
@@ -208,6 +210,6 @@ def test_pending_calls_come_before_the_model(stored: Checkpoint, max_steps: int)
 
 def test_the_budget_is_looked_at_only_when_every_call_has_its_result() -> None:
     """A run at its last step still runs the calls of that step, and is over when they have settled."""
-    assert next_step(RUNNING, max_steps=1) == RunCalls(RUNNING.messages[3].tool_calls[1:])  # type: ignore[union-attr]
-    assert next_step(settle(RUNNING, [gives("b")]), max_steps=1) == Finish(FinishReason.MAX_STEPS)
-    assert next_step(settle(RUNNING, [gives("b")]), max_steps=2) == CallModel()
+    assert next_step(RUNNING, Limits(max_steps=1)) == RunCalls(RUNNING.messages[3].tool_calls[1:])  # type: ignore[union-attr]
+    assert next_step(settle(RUNNING, [gives("b")]), Limits(max_steps=1)) == Finish(FinishReason.MAX_STEPS)
+    assert next_step(settle(RUNNING, [gives("b")]), Limits(max_steps=2)) == CallModel()

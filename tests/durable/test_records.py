@@ -30,7 +30,7 @@ from durable import (
     tool,
 )
 from durable.approvals import Decided
-from durable.batch import Ask, Batch, Ready
+from durable.gate import Ask, Gate, Ready
 from durable.outcome import result_of
 from durable.plan import RunCalls, Start
 from durable.ports import Entry
@@ -89,7 +89,6 @@ CONTEXT = ToolContext(
 )
 
 
-
 @tool
 def send(to: str) -> None: ...
 
@@ -119,8 +118,9 @@ SILENT: list[Any] = [
     RunCalls((CALL,)),
     Ask(CALL, send, {"to": SECRET}),
     Ready(CALL, send, {"to": SECRET}, CONTEXT),
-    Batch(calls=[CALL], tools={}, decisions={"c1": DECISION}, started=(), context=lambda call, grant: CONTEXT),
+    Gate(tools={}, decisions={"c1": DECISION}, started=(), context=lambda call, grant: CONTEXT),
 ]
+RECORDS = [value for value in SILENT if isinstance(value, BaseModel)]
 
 
 @pytest.mark.parametrize("value", SILENT, ids=lambda value: type(value).__name__)
@@ -163,7 +163,7 @@ def test_a_record_that_cannot_be_made_does_not_show_its_values(model: type[BaseM
     assert SECRET not in str(refused.value)
 
 
-@pytest.mark.parametrize("value", [value for value in SILENT if isinstance(value, BaseModel)], ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize("value", RECORDS, ids=lambda value: type(value).__name__)
 def test_a_record_is_frozen_and_strict(value: BaseModel) -> None:
     """No field of a record can be changed, and a field that it does not have is refused."""
     name = next(iter(type(value).model_fields))
@@ -173,7 +173,7 @@ def test_a_record_is_frozen_and_strict(value: BaseModel) -> None:
         type(value).model_validate({**value.model_dump(), "surprise": 1})
 
 
-@pytest.mark.parametrize("value", [value for value in SILENT if isinstance(value, BaseModel)], ids=lambda v: type(v).__name__)
+@pytest.mark.parametrize("value", RECORDS, ids=lambda value: type(value).__name__)
 def test_a_record_survives_json(value: BaseModel) -> None:
     """A record that is written as JSON and read again is the same."""
     assert type(value).model_validate_json(value.model_dump_json()) == value
@@ -234,7 +234,7 @@ def test_a_repeated_request_renews_the_deadline() -> None:
 
 
 def test_a_callback_token_is_known_by_its_hash() -> None:
-    """A token opens the approval that it was minted for, for the approver it was minted for; the newest task token waits."""
+    """A token opens the approval that it was minted for, and names its approver; the newest task token waits."""
     tokens = (
         TokenAttached(at=START, task_token="one", callbacks={"h1": None}),
         TokenAttached(at=START, task_token="two", callbacks={"h2": "ada"}),

@@ -1,4 +1,4 @@
-"""Tools: a schema from the signature, arguments that are read with suspicion, results that are JSON once and for all."""
+"""Tools: a schema from the signature, arguments read with suspicion, results that are JSON once and for all."""
 
 import functools
 import json
@@ -109,7 +109,9 @@ def test_the_context_is_not_shown_to_the_model() -> None:
     assert run(where.call(where.validate({"what": "it"}), CONTEXT)) == ["it", "c1", "s", "r", 1]
 
 
-@pytest.mark.parametrize("name", ["json", "schema", "copy", "model_id", "model_dump", "model_config", "self", "_private"])
+@pytest.mark.parametrize(
+    "name", ["json", "schema", "copy", "model_id", "model_dump", "model_config", "self", "_private"]
+)
 def test_a_parameter_may_have_any_name(name: str) -> None:
     """A parameter whose name means something to the validation library is a parameter like any other."""
     namespace: dict[str, Any] = {}
@@ -122,7 +124,7 @@ def test_a_parameter_may_have_any_name(name: str) -> None:
     assert refused.value.issues[0]["loc"] == [name]  # type: ignore[index,call-overload]
 
 
-def untyped(x) -> None: ...  # type: ignore[no-untyped-def]  # noqa: ANN001
+def untyped(x) -> None: ...  # type: ignore[no-untyped-def]
 def positional(x: int, /) -> None: ...
 def star(*x: int) -> None: ...
 def double_star(**x: int) -> None: ...
@@ -209,7 +211,7 @@ class Caller:
 
 
 def test_functions_of_every_colour_are_tools() -> None:
-    """Plain functions, async ones, methods and callable objects give the same result; plain ones leave the loop free."""
+    """Plain and async functions, methods and callable objects give the same; plain ones leave the loop free."""
     thread = threading.get_ident()
 
     def plain(x: int) -> int:

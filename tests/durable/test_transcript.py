@@ -109,7 +109,7 @@ def test_a_transcript_in_order_has_no_fault(messages: Any, data: st.DataObject) 
     ],
 )
 def test_a_fault_is_named_without_showing_what_was_said(messages: Any) -> None:
-    """A result without its call, a call without its result and a wrong order are faults; the reason holds no content."""
+    """A result without its call, a call without result and a wrong order are faults; the reason shows no content."""
     fault = first_fault(messages)
     assert fault
     assert "hi" not in fault.split()
@@ -127,7 +127,7 @@ def test_a_fault_is_named_without_showing_what_was_said(messages: Any) -> None:
     ],
 )
 def test_a_call_keeps_the_providers_id_where_it_can(provided: Any, taken: set[str], named: Any) -> None:
-    """An id that is empty or not new in the session is replaced by one of ours, and the provider's is kept beside it."""
+    """An id that is empty or not new in the session is replaced by one of ours; the provider's is kept beside it."""
     message = name_calls(calls(*provided), taken=taken, ids=numbered())
     assert [(call.id, call.provider_id) for call in message.tool_calls] == named
     assert {id for id, _ in named} <= taken

@@ -1,4 +1,4 @@
-"""A run that crashes at any save resumes to the same end: no recorded result runs again, no saved turn is asked again."""
+"""A run that crashes at any save resumes to the same end: nothing recorded runs again, no saved turn is asked again."""
 
 from typing import Any
 
@@ -99,7 +99,7 @@ def test_a_crash_at_any_save_changes_nothing(gated: bool, at: int, after: bool) 
 
 
 def test_saves_come_where_the_document_says() -> None:
-    """A save before tools run, one as each result settles, one at the end; an approval adds the pause and the decision."""
+    """A save before tools run, as each result settles and at the end; an approval adds the pause and the decision."""
     assert uncrashed(gated=False)[1] == len(["turn", "look a", "look b", "turn", "pay", "end"])
     assert uncrashed(gated=True)[1] == len(["turn", "look a", "look b", "turn", "pause", "decision", "pay", "end"])
 

@@ -82,7 +82,9 @@ class Deployment:
 
     # Requests
 
-    def request(self, method: str, path: str, *, seconds: float = 29.0, request_id: str = "r1", **event: Any) -> Answered:
+    def request(
+        self, method: str, path: str, *, seconds: float = 29.0, request_id: str = "r1", **event: Any
+    ) -> Answered:
         module = {"callbacks": approvals, "approvals": approvals}.get(path.split("/")[1], sessions)
         if path.endswith("/runs"):
             module = runs

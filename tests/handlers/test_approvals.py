@@ -1,4 +1,4 @@
-"""Approvals over HTTP: looking at them, deciding them by signature or by callback token, and what leaks out (nothing)."""
+"""Approvals over HTTP: looking at them, deciding them by signature or by callback token, and that nothing leaks."""
 
 import json
 from datetime import timedelta
@@ -195,7 +195,7 @@ def test_a_service_that_is_down_is_503(cloud: Deployment, error: Exception) -> N
 
 
 def test_a_permission_that_is_missing_is_named(cloud: Deployment) -> None:
-    """What only the deployment can fix is no invitation to try again: the problem names the operation and the reason."""
+    """What only the deployment can fix is not to be tried again: the problem names operation and reason."""
     id = cloud.pause()
     cloud.states.executions.clear()
     cloud.states.fail("start_execution", refused("AccessDeniedException"))
@@ -357,7 +357,7 @@ def test_no_token_and_no_argument_leaks(cloud: Deployment, capsys: pytest.Captur
     cloud.script = [("look", {"what": "open-sesame"}), *PAY]
     id, token = asked(cloud)
     secret = token.partition(".")[2]
-    hashes = [hash for event in cloud.approval(id).events if event.event == "token-attached" for hash in event.callbacks]
+    hashes = [known for event in cloud.approval(id).events for known in getattr(event, "callbacks", ())]
     assert len(hashes) == 1
     answers = [
         cloud.get("/approvals"),

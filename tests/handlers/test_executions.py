@@ -87,7 +87,7 @@ def test_the_execution_that_drives_the_run_is_kept(cloud: Deployment) -> None:
 
 
 def test_an_execution_of_an_earlier_run_does_not_count(cloud: Deployment) -> None:
-    """An execution that still runs for an earlier run of the session ends as superseded, so the new run gets its own."""
+    """An execution that runs for an earlier run of the session ends as superseded: the new run gets its own."""
     arn = start(cloud, run_id="r1")
     cloud.store.leases.note_execution("session/s", arn)
     assert start(cloud, run_id="r2") != arn

@@ -138,6 +138,15 @@ def test_a_mark_for_a_run_that_never_came_to_be_goes(cloud: Deployment) -> None:
     assert cloud.get("/sessions").json["sessions"][0]["session_id"] == "s"
 
 
+def test_a_mark_for_another_run_starts_nothing(cloud: Deployment) -> None:
+    """A mark whose run is not the session's newest goes, also when the session has an unfinished run of its own."""
+    accepted(cloud)
+    cloud.store.log.announce("session/s", run_id="another", due_at=cloud.clock())
+    later(cloud)
+    assert cloud.recover() == {**NOTHING, "settled": 1}
+    assert cloud.states.running == []
+
+
 def test_a_paused_run_without_an_execution_gets_one(cloud: Deployment) -> None:
     """A Lambda that died between the pause and the hand-over: an execution is started that asks the human."""
     cloud.states.fail("start_execution", refused("ServiceUnavailable"))

@@ -108,7 +108,7 @@ def test_a_session_goes_on_turn_by_turn(cloud: Deployment) -> None:
 
 
 def test_nothing_new_gives_the_recorded_result(cloud: Deployment) -> None:
-    """An empty input to a finished session is answered from the record: no model call, nothing written but the lease."""
+    """An empty input to a finished session is answered from the record: no model call, and no save."""
     first = cloud.send("hi").json
     revision = cloud.stored().revision
     again = cloud.send([])
@@ -239,7 +239,7 @@ def test_a_key_that_cannot_be_one_is_refused(cloud: Deployment, name: str) -> No
     assert cloud.send("hi", headers=key("x" * 255)).status == 200
 
 
-# --- a session that somebody else runs, or that waits ------------------------------------------------------------------
+# --- a session that somebody else runs, or that waits ----------------------------------------------------------------
 
 
 def test_a_session_that_is_being_run_is_busy(cloud: Deployment) -> None:

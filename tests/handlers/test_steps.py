@@ -17,6 +17,7 @@ from durable import (
     StoreRejectedError,
     StoreUnavailableError,
 )
+from durable.crossing import SAVE_ATTEMPTS
 from durable.records import Cancelled, TokenAttached, Voted
 from handlers import _observe, _wiring, steps
 from handlers._ids import token_hash
@@ -94,7 +95,12 @@ def test_a_slice_that_finds_a_question_says_how_long_to_wait(cloud: Deployment) 
 
 @pytest.mark.parametrize(
     ("ahead", "seconds"),
-    [(timedelta(hours=1), 3600), (timedelta(seconds=0.4), 1), (timedelta(seconds=1.2), 2), (timedelta(days=90), 2592000)],
+    [
+        (timedelta(hours=1), 3600),
+        (timedelta(seconds=0.4), 1),
+        (timedelta(seconds=1.2), 2),
+        (timedelta(days=90), 2592000),
+    ],
 )
 def test_a_wait_is_rounded_up_and_bounded(cloud: Deployment, ahead: timedelta, seconds: int) -> None:
     """Waits are whole seconds, at least one, never less than what is left, and at most thirty days."""
@@ -194,7 +200,7 @@ def test_an_error_that_stays_stops_the_run(cloud: Deployment, script: Any, code:
 
 
 def test_an_error_that_passes_is_left_to_the_state_machine(cloud: Deployment) -> None:
-    """A retryable error is raised, so that the state machine tries again; the run stays due and is never parked by it."""
+    """A retryable error is raised, so that the state machine tries again; the run stays due and is not parked."""
     accepted(cloud, [DOWN])
     for _ in range(MAX_ACQUIRES + 3):
         with pytest.raises(ProviderUnavailableError):
@@ -210,7 +216,7 @@ def test_a_store_that_fails_is_left_to_the_state_machine(cloud: Deployment, monk
     """A store that does not answer raises, and the slice after it carries on."""
     accepted(cloud)
     save = type(cloud.store.checkpoints).save
-    errors = [StoreUnavailableError("PutItem", "throttled")]
+    errors = [StoreUnavailableError("PutItem", "throttled") for _ in range(SAVE_ATTEMPTS)]
 
     def throttled(self: Any, checkpoint: Any, *, after: Any) -> Any:
         if errors:
@@ -326,7 +332,7 @@ def test_what_is_closed_is_not_asked_about(cloud: Deployment, how: str) -> None:
 def test_a_token_that_loses_its_place_looks_again(
     cloud: Deployment, monkeypatch: pytest.MonkeyPatch, decided: bool
 ) -> None:
-    """When somebody wrote to the record meanwhile, the task reads again: a decision wakes it, else its token is added."""
+    """When somebody wrote to the record meanwhile, the task reads again: a decision wakes it, else it asks."""
     id = cloud.pause()
     approvals = type(cloud.store.approvals)
     append = approvals.append

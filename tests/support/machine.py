@@ -64,7 +64,8 @@ class Execution:
 
     def time_out(self) -> str:
         """Let the waiting task time out, and go on."""
-        [caught] = [catch for catch in DEFINITION["States"][self.at]["Catch"] if "States.Timeout" in catch["ErrorEquals"]]
+        catches = DEFINITION["States"][self.at]["Catch"]
+        [caught] = [catch for catch in catches if "States.Timeout" in catch["ErrorEquals"]]
         self.task_token = None
         self._put(caught["ResultPath"], {"Error": "States.Timeout"})
         self.at = caught["Next"]

@@ -1,0 +1,124 @@
+"""What a run tells while it runs. Events are for watching: what must survive is in the checkpoint.
+
+`seq` counts from 1 without a gap within one call of `execute`, `stream` or `resume_after_approval`. `path` names the
+agents from the outermost one to the one that the event is about.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+from durable.records import FinishReason, Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of all events."""
+
+    type: ClassVar[str] = "event"
+    seq: int = 0
+    path: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStart(Event):
+    type: ClassVar[str] = "run.start"
+    session_id: str | None
+    run_id: str
+    resumed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepStart(Event):
+    """A model call begins. `step` counts the model turns of the run from 1."""
+
+    type: ClassVar[str] = "step.start"
+    step: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextDelta(Event):
+    type: ClassVar[str] = "text.delta"
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolStart(Event):
+    type: ClassVar[str] = "tool.start"
+    tool_call_id: str
+    tool_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolDone(Event):
+    type: ClassVar[str] = "tool.done"
+    tool_call_id: str
+    tool_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFailed(Event):
+    """The call has an error result, of this kind; it may not have run at all."""
+
+    type: ClassVar[str] = "tool.error"
+    tool_call_id: str
+    tool_name: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved(Event):
+    type: ClassVar[str] = "checkpoint.saved"
+    revision: int
+    status: Status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApprovalRequested(Event):
+    type: ClassVar[str] = "approval.requested"
+    approval_id: str
+    tool_call_id: str
+    tool_name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentDrift(Event):
+    """The agent that resumes differs from the one that started the run. `model` is (then, now) where it changed."""
+
+    type: ClassVar[str] = "agent.drift"
+    model: tuple[str | None, str | None] | None = None
+    tools_added: tuple[str, ...] = ()
+    tools_removed: tuple[str, ...] = ()
+    tools_changed: tuple[str, ...] = ()
+    instructions: bool = False
+
+    def in_words(self) -> str:
+        parts = [f"model {self.model[0]!r} -> {self.model[1]!r}"] if self.model else []
+        for what in ("added", "removed", "changed"):
+            if names := getattr(self, f"tools_{what}"):
+                parts.append(f"tools {what} {list(names)!r}")
+        return ", ".join([*parts, *(["instructions"] if self.instructions else [])])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunDone(Event):
+    type: ClassVar[str] = "run.done"
+    finish_reason: FinishReason
+
+
+Listener = Callable[[Event], None]
+"""Called in the run's event loop; it must not block. What it raises ends the run."""
+
+
+class Emitter:
+    """Numbers events and hands them on."""
+
+    def __init__(self, listener: Listener | None, path: tuple[str, ...]) -> None:
+        self._listener = listener
+        self._path = path
+        self._seq = 0
+
+    def __call__(self, event: Event) -> None:
+        if self._listener is not None:
+            self._seq += 1
+            self._listener(replace(event, seq=self._seq, path=self._path))

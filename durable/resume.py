@@ -1,0 +1,53 @@
+"""Carrying a run on after its approval was decided, in any process."""
+
+from durable.approvals import expire_if_due, mark_applied, waits_for, with_decision
+from durable.crossing import cross, save_checkpoint
+from durable.definition import AgentDefinition
+from durable.errors import AgentDriftError, ApprovalNotFoundError, SessionAwaitingApprovalError, SessionNotFoundError
+from durable.executor import UNBOUNDED, UNWATCHED, Bounds, Watch, check_tools, resolve, run_to_pause
+from durable.fingerprint import drift, fingerprint
+from durable.outcome import RunResult, result_of
+from durable.ports import Store
+from durable.records import Checkpoint, Status, check_session_id
+
+
+async def resume_after_approval(
+    agent: AgentDefinition, id: str, *, store: Store, bounds: Bounds = UNBOUNDED, watch: Watch = UNWATCHED
+) -> RunResult:
+    """Apply what was decided about approval `id` to the run that waits for it, and carry on with the run.
+
+    The decision is saved on the checkpoint before anything is done about it. A decision that has been applied is not
+    applied again: the run as it stands is carried on if it is unfinished, else its result comes back. An approval past
+    its deadline is closed as expired, which rejects the call. Raises `SessionAwaitingApprovalError` while it is open;
+    an agent that must not resume the run (`AgentDriftError`, `ResumeToolMissingError`) leaves everything as it was.
+    """
+    approval = await cross(store.approvals.get, id)
+    if approval is None:
+        raise ApprovalNotFoundError(id)
+    approval = await cross(expire_if_due, approval, approvals=store.approvals, now=agent.clock())
+    session_id = check_session_id(approval.request.session_id)
+    checkpoint = await cross(store.checkpoints.load, session_id)
+    if checkpoint is None:
+        raise SessionNotFoundError(session_id)
+    decision = approval.decision
+    if waits_for(checkpoint, id):
+        if decision is None:
+            raise SessionAwaitingApprovalError(session_id, id)
+        await _check_agent(agent, checkpoint)
+        decided = with_decision(checkpoint, decision, approval.request.call_id)
+        checkpoint = await save_checkpoint(agent, store, decided, after=checkpoint)
+    if decision is not None:
+        await cross(mark_applied, approval, approvals=store.approvals, now=agent.clock())
+    if checkpoint.status is not Status.IN_PROGRESS:
+        return result_of(checkpoint, output=agent.output_adapter)
+    return await run_to_pause(agent, checkpoint, saved=checkpoint, store=store, bounds=bounds, watch=watch)
+
+
+async def _check_agent(agent: AgentDefinition, checkpoint: Checkpoint) -> None:
+    """Refuse before anything is written what the run itself would refuse after it."""
+    resolved = await resolve(agent, checkpoint)
+    check_tools(checkpoint, resolved)
+    if agent.on_agent_drift == "error":
+        now = fingerprint(model=resolved.provider.name, tools=resolved.specs, instructions=resolved.instructions)
+        if (found := drift(checkpoint.fingerprint, now)) is not None:
+            raise AgentDriftError(checkpoint.session_id, found.in_words())

@@ -1,0 +1,94 @@
+"""From one checkpoint to the next: pure, each named after what happened. `transcript.settle` is the one for results."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from durable.gate import Ask
+from durable.messages import AssistantMessage, ToolCall, UserMessage
+from durable.records import Checkpoint, FinishReason, Requested, Status, Usage
+from durable.results import approval_digest, error_result
+from durable.transcript import pending_calls, settle
+
+
+def asked(checkpoint: Checkpoint) -> Checkpoint:
+    """What the model is asked about: the input that was held back is part of it now."""
+    if not checkpoint.queued:
+        return checkpoint
+    return checkpoint.but(messages=(*checkpoint.messages, *checkpoint.queued), queued=())
+
+
+def answered(checkpoint: Checkpoint, message: AssistantMessage, usage: Usage) -> Checkpoint:
+    """The model has answered: one step more."""
+    return checkpoint.but(
+        messages=(*checkpoint.messages, message),
+        step=checkpoint.step + 1,
+        usage=checkpoint.usage + usage,
+        finish_reason=None,
+        last_error=None,
+    )
+
+
+def told_to_correct(checkpoint: Checkpoint, fault: str) -> Checkpoint:
+    """The final answer does not validate: the model is told so, once."""
+    text = f"Your answer does not have the required form: {fault}. Answer again, with nothing but the JSON."
+    return checkpoint.but(
+        messages=(*checkpoint.messages, UserMessage(content=text)), output_retries=checkpoint.output_retries + 1
+    )
+
+
+def begun(checkpoint: Checkpoint, call_ids: Sequence[str]) -> Checkpoint:
+    """These calls must not silently run twice, and are about to start."""
+    return checkpoint.but(started=(*checkpoint.started, *call_ids))
+
+
+def paused(checkpoint: Checkpoint, approval_id: str, call: ToolCall) -> Checkpoint:
+    """The run waits for a human to decide about the call. An earlier decision about it is used up."""
+    return checkpoint.but(
+        status=Status.AWAITING_APPROVAL,
+        finish_reason=FinishReason.AWAITING_APPROVAL,
+        approval_id=approval_id,
+        pauses=checkpoint.pauses + 1,
+        decisions={key: made for key, made in checkpoint.decisions.items() if key != call.id},
+    )
+
+
+def aborted(checkpoint: Checkpoint) -> Checkpoint:
+    """The run was told to stop: each call that has no result is closed, and a new message may follow."""
+    open_calls = pending_calls(checkpoint)
+    closed = [error_result(call, "not-run", "The run was aborted before the call started.") for call in open_calls]
+    settled = settle(checkpoint, closed) if closed else checkpoint
+    return settled.but(finish_reason=FinishReason.ABORTED)
+
+
+def finished(checkpoint: Checkpoint, reason: FinishReason) -> Checkpoint:
+    """The run is over. Input that came when no step was left stays, and the next turn answers it."""
+    checkpoint = asked(checkpoint)
+    outcome = {"finish_reason": reason, "usage": checkpoint.usage, "answer": len(checkpoint.messages) - 1}
+    return checkpoint.but(
+        status=Status.FINISHED,
+        finish_reason=reason,
+        turns=checkpoint.turns + 1,
+        committed=len(checkpoint.messages),
+        decisions={},
+        requests={
+            key: accepted.but(**outcome) if accepted.run_id == checkpoint.run_id else accepted
+            for key, accepted in checkpoint.requests.items()
+        },
+    )
+
+
+def request_for(checkpoint: Checkpoint, ask: Ask, *, now: datetime) -> Requested:
+    """The approval that a pause asks for."""
+    timeout: timedelta | None = ask.tool.approval_timeout
+    return Requested(
+        at=now,
+        session_id=checkpoint.session_id,
+        run_id=checkpoint.run_id,
+        agent=checkpoint.agent,
+        call_id=ask.call.id,
+        tool_name=ask.tool.name,
+        arguments=ask.arguments,
+        digest=approval_digest(ask.tool.name, ask.arguments),
+        requested_by=checkpoint.requested_by,
+        deadline=now + timeout if timeout else None,
+    )
