@@ -6,7 +6,7 @@ if result.finish_reason == "awaiting-approval":
     result = await agent.approvals.resolve(result.approval_id, approved=True, by="ada")
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -18,7 +18,7 @@ from durable.crossing import cross
 from durable.definition import AgentDefinition
 from durable.errors import ApprovalNotFoundError, ConfigurationError
 from durable.events import Listener
-from durable.executor import Watch, execute, resolve, run_to_pause
+from durable.executor import Watch, context_of, execute, run_to_pause
 from durable.outcome import RunResult
 from durable.ports import HistoryEntry, Page, Provider, Store
 from durable.records import Approval, ApprovalStatus, Status, check_session_id
@@ -157,12 +157,12 @@ class Approvals:
         return await resume_after_approval(agent, id, store=store, watch=Watch(listener=listener, signal=signal))
 
 
-async def tools_for(agent: AgentDefinition, store: Store, approval_id: str) -> dict[str, Tool]:
+async def tools_for(agent: AgentDefinition, store: Store, approval_id: str) -> Mapping[str, Tool]:
     """The tools of the run that waits for this approval, to check edited arguments against; none when it is gone."""
     approval = await cross(store.approvals.get, approval_id)
     session_id = approval.request.session_id if approval is not None else None
     checkpoint = await cross(store.checkpoints.load, session_id) if session_id is not None else None
-    return {} if checkpoint is None else dict((await resolve(agent, checkpoint)).toolset)
+    return {} if checkpoint is None else await agent.tools_for(context_of(checkpoint))
 
 
 async def get_checkpoint_history(

@@ -116,9 +116,13 @@ class AgentDefinition:
         """Give the agent as it is for a run. A resumed run keeps the model that it began with."""
         if self._static is not None:
             return self._static
-        tools = self.toolset if not callable(self.tools) else toolset_of(self.name, await _made(self.tools, context))
+        tools = await self.tools_for(context)
         instructions = await _made(self.instructions, context) if callable(self.instructions) else self.instructions
         return Resolved(await self._provider_for(context), instructions, tools)
+
+    async def tools_for(self, context: RunContext) -> Mapping[str, Tool]:
+        """Give the tools of a run by name, without its model."""
+        return toolset_of(self.name, await _made(self.tools, context)) if callable(self.tools) else self.toolset
 
     async def _provider_for(self, context: RunContext) -> Provider:
         provider: Provider | str | None

@@ -129,15 +129,18 @@ async def run_to_pause(
 
 async def resolve(agent: AgentDefinition, checkpoint: Checkpoint) -> Resolved:
     """The agent as it is for this run: made for the context and the model that the run began with."""
+    return await agent.resolve(context_of(checkpoint))
+
+
+def context_of(checkpoint: Checkpoint) -> RunContext:
+    """What the agent of this run is made for."""
     config = checkpoint.run_config or {}
     model = config.get("model")
-    return await agent.resolve(
-        RunContext(
-            session_id=checkpoint.session_id,
-            run_id=checkpoint.run_id,
-            context=config.get("context"),
-            model=model if isinstance(model, str) else None,
-        )
+    return RunContext(
+        session_id=checkpoint.session_id,
+        run_id=checkpoint.run_id,
+        context=config.get("context"),
+        model=model if isinstance(model, str) else None,
     )
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from math import ceil
 
+from pydantic import JsonValue
+
 from durable.admission import admitted, redelivered
 from durable.errors import DurableError, SessionBusyError, StaleCheckpointError
 from durable.messages import Message
@@ -59,6 +61,7 @@ def accept(
     session_id: str,
     request: tuple[str, str] | None,
     requested_by: str | None,
+    run_context: JsonValue = None,
     owner: str,
     until: datetime,
 ) -> Accepted | Known | Redelivered:
@@ -77,7 +80,15 @@ def accept(
         raise
     taken: Accepted | Known | Redelivered | None = None
     try:
-        taken = _take_in(app, incoming, session_id=session_id, request=request, requested_by=requested_by, lease=lease)
+        taken = _take_in(
+            app,
+            incoming,
+            session_id=session_id,
+            request=request,
+            requested_by=requested_by,
+            run_context=run_context,
+            lease=lease,
+        )
         return taken
     except StaleCheckpointError:
         now = app.agent.clock()  # somebody who outlived their lease is still saving
@@ -94,13 +105,20 @@ def _take_in(
     session_id: str,
     request: tuple[str, str] | None,
     requested_by: str | None,
+    run_context: JsonValue,
     lease: Lease,
 ) -> Accepted | Known | Redelivered:
     stored = app.store.checkpoints.load(session_id)
     if stored is not None and request is not None and (known := redelivered(stored, *request)) is not None:
         return Redelivered(stored, known)
     checkpoint = admitted(
-        app.agent, stored, incoming, session_id=session_id, requested_by=requested_by, request=request
+        app.agent,
+        stored,
+        incoming,
+        session_id=session_id,
+        requested_by=requested_by,
+        request=request,
+        context=run_context,
     )
     if checkpoint.status is Status.FINISHED:
         return Known(checkpoint)

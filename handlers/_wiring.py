@@ -43,7 +43,12 @@ def app() -> App:
     """The application of this function, made with its first invocation."""
     made = settings()
     store = dynamodb_store(table=made.table_name, client=make_client(), prefix=made.table_prefix, ttl=made.ttl)
-    return App(made, _agent(made).bind(provider=_provider(made), store=store), store)
+
+    def make_provider(model: str) -> "Provider":
+        return provider_from(model, api_key=made.openai_api_key or None, base_url=made.openai_base_url or None)
+
+    provider = make_provider(made.model) if made.model else None
+    return App(made, _agent(made).bind(provider=provider, make_provider=make_provider, store=store), store)
 
 
 def _agent(made: Settings) -> Agent:
@@ -51,9 +56,3 @@ def _agent(made: Settings) -> Agent:
     if not isinstance(agent, Agent):
         raise ConfigurationError(f"{made.agent_module}.py must define `agent = Agent(…)`.")
     return agent
-
-
-def _provider(made: Settings) -> "Provider | None":
-    if not made.model:
-        return None
-    return provider_from(made.model, api_key=made.openai_api_key or None, base_url=made.openai_base_url or None)

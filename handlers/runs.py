@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.api_gateway import Router
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from durable.admission import as_messages, recorded_answer
 from durable.errors import DurableError, ResultExpiredError
@@ -36,11 +36,15 @@ MAX_KEY = 255
 
 
 class RunRequest(BaseModel):
-    """The body: what the user says, as a text or as messages (a history that is known is recognised)."""
+    """The body: what the user says, as a text or as messages (a history that is known is recognised).
+
+    `context` is what a dynamic agent is made for; a run that is resumed keeps its own.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     input: Annotated[str, Field(max_length=1_000_000)] | list[Message]
+    context: JsonValue = None
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
@@ -59,6 +63,7 @@ def start(segment: str) -> Response[str]:
     accepted = accept(
         application,
         as_messages(request.input),
+        run_context=request.context,
         session_id=session_id,
         request=_request_key(event.headers.get("Idempotency-Key"), event.body or ""),
         requested_by=caller(router),
