@@ -39,6 +39,8 @@ FULL = checkpoint(
     requests={f"k{n}": AcceptedRequest(digest="d", run_id="r", finish_reason=FinishReason.STOP) for n in range(100)},
     requested_by="arn:aws:iam::1:role/app",
     pauses=1,
+    worked_seconds=1.5,
+    output_retries=1,
     forked_from=ForkedFrom(session_id="p", revision=4, step=2),
     last_error=LastError(code="PROVIDER", message="no", retryable=True, at=START),
 )

@@ -656,7 +656,7 @@ def test_a_store_that_refuses_stops_the_run(at: int) -> None:
     assert ran == list("abc")[:at]
     settles = 1 <= at <= 3
     assert failing.saves == (at + 2 if settles else at + 1)
-    result = run(fresh_agent(answers, [work], store).send("go", session_id="s"))
+    result = run(fresh_agent(answers, [work], store, tool_concurrency=1).send("go", session_id="s"))
     assert [m.content for m in result.messages if m.role == "tool"] == list("abc")
     assert ran == list("abc")
 

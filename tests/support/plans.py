@@ -1,0 +1,120 @@
+"""What a scripted conversation does, written into its user messages.
+
+Each user message is a plan: the turns that the model answers it with, each a list of calls; when they are used up it
+answers with a text. So the model needs no memory, and a new process answers as the old one would have.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from random import Random
+from typing import Any, Literal
+
+from durable import (
+    AssistantMessage,
+    Message,
+    ModelRequest,
+    ModelTurn,
+    ProviderRequestError,
+    ProviderUnavailableError,
+    ToolCall,
+    Usage,
+    UserMessage,
+)
+
+Kind = Literal["normal", "invalid", "unknown", "malformed"]
+Trouble = Literal["down", "refused"]
+
+FREE = ("note", "mail", "ship", "read", "trip")
+GATED = ("grant", "refund", "wire")
+RECOVERY = {"note": "rerun", "mail": "report", "ship": "ask", "read": "rerun", "trip": "rerun"} | {
+    "grant": "rerun",
+    "refund": "report",
+    "wire": "ask",
+}
+
+
+@dataclass(frozen=True)
+class PlannedCall:
+    """One call. `turns` is how many turns of the event loop the tool takes, so calls settle out of order."""
+
+    tool: str
+    key: str
+    turns: int = 0
+    fails: bool = False
+    kind: Kind = "normal"
+    id: str | None = None
+
+    def call(self, default_id: str) -> ToolCall:
+        arguments: dict[str, Any] = {"key": self.key, "turns": self.turns, "fails": self.fails}
+        if self.kind == "invalid":
+            arguments["turns"] = "many"
+        text = "{" if self.kind == "malformed" else json.dumps(arguments)
+        name = "nobody" if self.kind == "unknown" else self.tool
+        return ToolCall(id=default_id if self.id is None else self.id, name=name, arguments=text)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one user message leads to. `trouble` is what the provider does instead of the answer after the calls."""
+
+    name: str
+    steps: tuple[tuple[PlannedCall, ...], ...] = ()
+    trouble: Trouble | None = None
+
+    def text(self) -> str:
+        return json.dumps({"name": self.name, "steps": [[asdict(c) for c in s] for s in self.steps], "t": self.trouble})
+
+
+@lru_cache(maxsize=4_096)
+def read_plan(text: str) -> Plan:
+    raw = json.loads(text)
+    steps = tuple(tuple(PlannedCall(**call) for call in step) for step in raw["steps"])
+    return Plan(raw["name"], steps, raw["t"])
+
+
+def answer(request: ModelRequest, *, already_down: set[str]) -> ModelTurn:
+    """Answer the last user message by its plan. A provider that is `down` is so once for each plan."""
+    plan, done = _where(request.messages)
+    usage = Usage(model_calls=1, input_tokens=len(request.messages), output_tokens=1)
+    if done < len(plan.steps):
+        turn = sum(isinstance(message, AssistantMessage) for message in request.messages)
+        calls = tuple(planned.call(f"call_{turn}_{n}") for n, planned in enumerate(plan.steps[done]))
+        return ModelTurn(message=AssistantMessage(tool_calls=calls), usage=usage)
+    if plan.trouble == "refused":
+        raise ProviderRequestError("planned", "no")
+    if plan.trouble == "down" and plan.name not in already_down:
+        already_down.add(plan.name)
+        raise ProviderUnavailableError("planned", "down")
+    return ModelTurn(message=AssistantMessage(content=f"done {plan.name}"), usage=usage)
+
+
+def _where(messages: Sequence[Message]) -> tuple[Plan, int]:
+    done = 0
+    for message in reversed(messages):
+        if isinstance(message, UserMessage):
+            return read_plan(message.content), done
+        done += isinstance(message, AssistantMessage)
+    raise AssertionError("the model is asked about nothing")
+
+
+def random_call(random: Random, key: str) -> PlannedCall:
+    kind: Kind = random.choices(["normal", "invalid", "unknown", "malformed"], [24, 1, 1, 1])[0]
+    return PlannedCall(
+        tool=random.choice(GATED if random.random() < 0.3 else FREE),
+        key=key,
+        turns=random.choice([0, 0, 1, 2, 5, 12]),
+        fails=random.random() < 0.15,
+        kind=kind,
+        id=random.choices([None, "", "same"], [18, 1, 1])[0],
+    )
+
+
+def random_plan(random: Random, name: str, steps: int) -> Plan:
+    """A plan of so many model turns with 0 to 4 calls; one without calls is the answer, which ends it."""
+    turns = [
+        tuple(random_call(random, f"{name}.{step}.{n}") for n in range(random.choice([1, 1, 2, 2, 3, 4])))
+        for step in range(steps - 1)
+    ]
+    return Plan(name, tuple(turns), "down" if random.random() < 0.1 else None)

@@ -1,0 +1,500 @@
+"""A session's world, and processes that come to an end in it at any point.
+
+A `World` is what outlives a process: the store, the clock, and what really happened. A `Process` is one process image:
+new agent, new tools, new model. It passes numbered points: before and after each write to the store, before and after
+each model call, before a tool does its work, after it, and before it gives its result. At one of them something may
+happen to it: it dies, is told to stop, runs out of time, or somebody else moves the session.
+
+What must hold at every point is checked there, and what did not is in `world.faults`: an exception could be taken for
+the failure of a tool.
+
+Threads are taken out: a store call runs between turns of the event loop, so a schedule is the same every time.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from itertools import count
+from typing import Any, Literal
+from unittest.mock import patch
+
+import anyio
+import anyio.lowlevel
+import anyio.to_thread
+
+from durable import (
+    AbortSignal,
+    Agent,
+    Approval,
+    ApprovalStatus,
+    AssistantMessage,
+    Bounds,
+    Checkpoint,
+    Message,
+    ModelRequest,
+    ModelTurn,
+    PropagatingToolError,
+    StaleCheckpointError,
+    Status,
+    Tool,
+    ToolContext,
+    ToolMessage,
+    Watch,
+    tool,
+)
+from durable.definition import OnDrift
+from durable.plan import is_poisoned
+from durable.ports import ApprovalEvent
+from durable.providers.openai_chat import OpenAIChat
+from durable.records import Requested
+from durable.transcript import call_ids, first_fault, open_turn, pending_calls
+from tests.support.plans import GATED, RECOVERY, answer
+from tests.support.runs import Clock, Crash, memory_store, numbered, settled_ids
+
+SESSION = "s"
+
+Act = Literal["crash", "abort", "deadline", "intrude"]
+
+PLENTY = 10_000.0
+"""Seconds that a process has until it has none."""
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """What happens to a process, and at which of its points."""
+
+    at: int
+    act: Act = "crash"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Build:
+    """An agent as it is deployed at some time."""
+
+    missing: frozenset[str] = frozenset()
+    changed: frozenset[str] = frozenset()
+    model: str = "planned:1"
+    instructions: str | None = None
+    on_agent_drift: OnDrift = "ignore"
+    tool_concurrency: int | None = None
+    max_steps: int = 10
+    abort_grace: float = 5.0
+
+
+AS_BUILT = Build()
+
+
+@dataclass(frozen=True)
+class Start:
+    """A tool has done its work once."""
+
+    call_id: str
+    tool: str
+    key: str
+    approval_id: str | None
+
+
+@dataclass
+class World:
+    """What is left when a process ends."""
+
+    clock: Clock = field(default_factory=Clock)
+    store: Any = None
+    ids: Callable[[], str] = field(default_factory=numbered)
+    starts: list[Start] = field(default_factory=list)
+    recorded: dict[str, ToolMessage] = field(default_factory=dict)
+    began: set[str] = field(default_factory=set)
+    asked: dict[str, list[str]] = field(default_factory=dict)
+    down: set[str] = field(default_factory=set)
+    tripped: set[str] = field(default_factory=set)
+    faults: list[str] = field(default_factory=list)
+    intruder: Callable[[], None] = lambda: None
+    paces: Callable[[], int] = lambda: 0
+
+    def __post_init__(self) -> None:
+        self.store = self.store or memory_store(clock=self.clock)
+
+    @property
+    def stored(self) -> Checkpoint | None:
+        return self.store.checkpoints.load(SESSION)
+
+    @property
+    def approval_ids(self) -> list[str]:
+        return [id for ids in self.asked.values() for id in ids]
+
+    def ran(self) -> Counter[str]:
+        """How often each piece of work was done, by its key."""
+        return Counter(start.key for start in self.starts)
+
+    def expect(self, holds: bool, rule: str) -> None:
+        if not holds:
+            self.faults.append(rule)
+
+
+class Process:
+    """One process image. `go` runs something in it, to its end or to the end of the process."""
+
+    def __init__(self, world: World, interruption: Interruption | None = None, build: Build = AS_BUILT) -> None:
+        self.world = world
+        self.points = 0
+        self.dead = False
+        self.overtaken = False
+        self.stale = False
+        self.signal = AbortSignal()
+        self.left = PLENTY
+        self.checkpoints = Checkpoints(self)
+        self.approvals = Approvals(self)
+        self.model = Model(self, build.model)
+        self.build = build
+        self.agent = Agent(
+            name="t",
+            instructions=build.instructions,
+            tools=[_tool(self, made) for name, made in _made(build) if name not in build.missing],
+            provider=self.model,
+            store=self,
+            clock=world.clock,
+            ids=world.ids,
+            sleep=_no_sleep,
+            max_steps=build.max_steps,
+            tool_concurrency=build.tool_concurrency,
+            on_agent_drift=build.on_agent_drift,
+            abort_grace=build.abort_grace,
+        )
+        self.interruption = interruption
+        self._loop: _Loop | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What everything that runs is given: the signal, and time that ends when the process is out of it."""
+        acts = self.interruption.act if self.interruption else None
+        options: dict[str, Any] = {}
+        if acts == "abort" or self.signal.aborted:
+            options["watch"] = Watch(signal=self.signal)
+        if acts == "deadline":
+            options["bounds"] = Bounds(remaining=lambda: self.left)
+        return options
+
+    def point(self) -> None:
+        """The process comes to its next point."""
+        if self.dead:
+            raise Crash
+        number, self.points = self.points, self.points + 1
+        if self.interruption is None or self.interruption.at != number:
+            return
+        match self.interruption.act:
+            case "crash":
+                self.dead = True
+                raise Crash
+            case "abort":
+                self.signal.abort()
+            case "deadline":
+                self.left = 0.0
+                if self._loop is not None:
+                    self._loop.ahead = PLENTY
+            case "intrude":
+                before = self.world.stored
+                self.world.intruder()
+                self.overtaken = self.world.stored != before
+
+    def go(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run it. Raises `Crash` when the process died, whatever came up, and a product that goes on is at fault."""
+        try:
+            with patch.object(anyio.to_thread, "run_sync", self._inline), asyncio.Runner(loop_factory=self._new_loop) as r:
+                result = r.run(work)
+        except BaseException:
+            if self.dead:
+                raise Crash from None
+            raise
+        self.world.expect(not self.dead, "a crash was caught")
+        return result
+
+    def _new_loop(self) -> "_Loop":
+        self._loop = _Loop()
+        return self._loop
+
+    async def _inline(self, call: Callable[..., Any], *arguments: Any, abandon_on_cancel: bool = False, **_: Any) -> Any:
+        await anyio.lowlevel.checkpoint()
+        with anyio.CancelScope(shield=not abandon_on_cancel):
+            for _turn in range(self.world.paces()):
+                await anyio.lowlevel.checkpoint()
+            value = call(*arguments)
+            await anyio.lowlevel.checkpoint()
+        return value
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop whose time can be put ahead."""
+
+    ahead = 0.0
+
+    def time(self) -> float:
+        return super().time() + self.ahead
+
+
+async def _no_sleep(seconds: float) -> None:
+    pass
+
+
+# --- the store ---------------------------------------------------------------------------------------------------------
+
+
+class Checkpoints:
+    """The checkpoints, as a process reaches them."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._inner = process.world.store.checkpoints
+
+    def load(self, session_id: str) -> Checkpoint | None:
+        return self._inner.load(session_id)
+
+    def delete(self, session_id: str) -> None:
+        self._inner.delete(session_id)
+
+    def save(self, checkpoint: Checkpoint, *, after: Checkpoint | None) -> Checkpoint:
+        process, world = self._process, self._process.world
+        process.point()
+        before = world.stored
+        try:
+            saved = self._inner.save(checkpoint, after=after)
+        except StaleCheckpointError:
+            world.expect(process.overtaken, "a save is stale though nobody else moved the session")
+            process.stale = True
+            raise
+        check_save(world, before, saved)
+        process.point()
+        return saved
+
+
+def check_save(world: World, before: Checkpoint | None, saved: Checkpoint) -> None:
+    """The rules for what is stored, and for what may follow on what was stored."""
+    if fault := checkpoint_fault(saved):
+        world.faults.append(fault)
+    if before is not None:
+        cut = before.messages[: before.committed] if is_poisoned(before) else before.messages
+        world.expect(saved.messages[: len(cut)] == cut, "a save forgets messages")
+        world.expect(saved.revision == before.revision + 1, "revisions have a gap")
+    for result in [*(m for m in saved.messages if isinstance(m, ToolMessage)), *saved.results.values()]:
+        known = world.recorded.setdefault(result.tool_call_id, result)
+        world.expect(known == result, f"the result of {result.tool_call_id} has changed")
+    world.began |= set(saved.started)
+
+
+def checkpoint_fault(checkpoint: Checkpoint) -> str | None:
+    """Say what is wrong with a stored checkpoint, whatever it is stored for; None when nothing is."""
+    turn, answered = open_turn(checkpoint.messages)
+    open_calls = turn.tool_calls[answered:] if turn else ()
+    closing = tuple(ToolMessage(tool_call_id=call.id, tool_name=call.name) for call in open_calls)
+    if fault := first_fault((*checkpoint.messages, *closing)):
+        return fault
+    if fault := first_fault(checkpoint.messages[: checkpoint.committed]):
+        return f"committed: {fault}"
+    ids = [call.id for m in checkpoint.messages if isinstance(m, AssistantMessage) for call in m.tool_calls]
+    pending = {call.id for call in pending_calls(checkpoint)}
+    finished, paused = checkpoint.status is Status.FINISHED, checkpoint.status is Status.AWAITING_APPROVAL
+    rules = {
+        "two calls have one id": len(ids) == len(set(ids)),
+        "a result waits that is next in order": set(checkpoint.results) <= {call.id for call in open_calls[1:]},
+        "a call has started that is not pending": set(checkpoint.started) <= pending,
+        "a call has started twice": len(checkpoint.started) == len(set(checkpoint.started)),
+        "a decision is about no call": set(checkpoint.decisions) <= set(ids),
+        "a finished run has something left": not finished or not (pending or checkpoint.queued or checkpoint.decisions),
+        "a finished run is not committed": not finished or checkpoint.committed == len(checkpoint.messages),
+        "a run waits and has no call to wait with": not paused or bool(pending),
+        "a run waits, or does not, against its approval": paused == (checkpoint.approval_id is not None),
+    }
+    return next((rule for rule, holds in rules.items() if not holds), None)
+
+
+class Approvals:
+    """The approvals, as a process reaches them."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._inner = process.world.store.approvals
+
+    def request(self, approval_id: str, event: Requested) -> Approval:
+        process, world = self._process, self._process.world
+        process.point()
+        ids = world.asked.setdefault(event.call_id, [])
+        stored = world.stored
+        if approval_id not in ids:
+            again = RECOVERY[event.tool_name] == "ask" and stored is not None and event.call_id in stored.started
+            world.expect(not ids or again or process.overtaken, f"{event.call_id} is asked about twice")
+            ids.append(approval_id)
+        approval = self._inner.request(approval_id, event)
+        process.point()
+        return approval
+
+    def append(self, event: ApprovalEvent, *, after: Approval) -> Approval | None:
+        self._process.point()
+        approval = self._inner.append(event, after=after)
+        self._process.point()
+        return approval
+
+    def get(self, approval_id: str) -> Approval | None:
+        return self._inner.get(approval_id)
+
+    def list(self, **arguments: Any) -> Any:
+        return self._inner.list(**arguments)
+
+
+# --- the model ---------------------------------------------------------------------------------------------------------
+
+
+class Model:
+    """The model: it answers by the plan that the user message is."""
+
+    def __init__(self, process: Process, name: str) -> None:
+        self._process = process
+        self.name = name
+
+    async def generate(self, request: ModelRequest) -> ModelTurn:
+        process, world = self._process, self._process.world
+        process.point()
+        check_request(process, request)
+        await anyio.lowlevel.checkpoint()
+        turn = answer(request, already_down=world.down)
+        process.point()
+        return turn
+
+
+def check_request(process: Process, request: ModelRequest) -> None:
+    """The rules for what a model may be asked: in order for every protocol, and nothing that it has answered."""
+    world = process.world
+    world.expect(not process.stale, "a model call after a stale save")
+    world.expect(not process.signal.aborted, "a model call after the abort")
+    if fault := first_fault(request.messages) or wire_fault(request):
+        world.faults.append(f"sent: {fault}")
+    world.expect(not isinstance(request.messages[-1], AssistantMessage), "the model is asked after its own answer")
+    stored = world.stored
+    if stored is None or process.overtaken:
+        return
+    known = stored.messages
+    if is_poisoned(stored) and request.messages[: len(known)] != known:
+        known = known[: stored.committed]
+    world.expect(tuple(request.messages[: len(known)]) == known, "a stored turn is asked for again")
+
+
+def wire_fault(request: ModelRequest) -> str | None:
+    """Whether what goes over the wire pairs calls and results: the same ids, in order, right after their turn."""
+    expected: list[str] = []
+    body: Any = _WIRE.body(request)
+    for message in body["messages"]:
+        if message["role"] == "tool":
+            if not expected or expected.pop(0) != message["tool_call_id"]:
+                return "a result does not answer the next call"
+        elif expected:
+            return "a call has no result"
+        elif message["role"] == "assistant":
+            expected = [call["id"] for call in message.get("tool_calls", ())]
+    return "a call has no result at the end" if expected else None
+
+
+_WIRE = OpenAIChat("m", api_key=None)
+
+
+# --- the tools ---------------------------------------------------------------------------------------------------------
+
+
+def _prototypes(*, changed: bool) -> dict[str, Tool]:
+    async def work(key: str, ctx: ToolContext, turns: int = 0, fails: bool = False) -> str:
+        raise NotImplementedError
+
+    async def other_work(key: str, ctx: ToolContext, turns: int = 0, fails: bool = False, more: int = 0) -> str:
+        raise NotImplementedError
+
+    timeouts = {"refund": timedelta(hours=1)}
+    return {
+        name: tool(
+            name=name,
+            needs_approval=name in GATED,
+            recovery=recovery,  # type: ignore[arg-type]
+            approval_timeout=timeouts.get(name),
+        )(other_work if changed else work)
+        for name, recovery in RECOVERY.items()
+    }
+
+
+_TOOLS, _CHANGED_TOOLS = _prototypes(changed=False), _prototypes(changed=True)
+
+
+def _made(build: Build) -> list[tuple[str, Tool]]:
+    return [(name, _CHANGED_TOOLS[name] if name in build.changed else made) for name, made in _TOOLS.items()]
+
+
+def _tool(process: Process, prototype: Tool) -> Tool:
+    """The tool with a function of this process. The schema, which takes long to make, is shared."""
+    name = prototype.name
+
+    def begin(key: str, ctx: ToolContext) -> None:
+        check_start(process, name, ctx)
+        process.point()
+        process.world.starts.append(Start(ctx.tool_call_id, name, key, ctx.approval.id if ctx.approval else None))
+        process.point()
+
+    def end(key: str, fails: bool, ctx: ToolContext) -> str:
+        process.point()
+        if name == "trip" and ctx.tool_call_id not in process.world.tripped:
+            process.world.tripped.add(ctx.tool_call_id)
+            raise PropagatingToolError("once")
+        if fails:
+            raise ValueError(f"no {key}")
+        return f"{name} {key}"
+
+    async def work(key: str, ctx: ToolContext, turns: int = 0, fails: bool = False, more: int = 0) -> str:
+        begin(key, ctx)
+        for _ in range(turns):
+            await anyio.lowlevel.checkpoint()
+        return end(key, fails, ctx)
+
+    def plain_work(key: str, ctx: ToolContext, turns: int = 0, fails: bool = False, more: int = 0) -> str:
+        begin(key, ctx)
+        return end(key, fails, ctx)
+
+    return replace(prototype, function=plain_work if name == "read" else work)
+
+
+def check_start(process: Process, name: str, ctx: ToolContext) -> None:
+    """The rules for a tool that starts: named by the store, not done before, and allowed."""
+    world, id = process.world, ctx.tool_call_id
+    stored, recovery = world.stored, RECOVERY[name]
+    grant = ctx.approval.id if ctx.approval else None
+    before = [start for start in world.starts if start.call_id == id]
+    world.expect(id not in world.recorded, f"{id} has a result and runs again")
+    world.expect(not process.stale, "a tool starts after a stale save")
+    world.expect(not process.signal.aborted, "a tool starts after the abort")
+    if not process.overtaken:
+        pending = {call.id for call in pending_calls(stored)} if stored else set()
+        world.expect(id in pending, "a tool starts before its turn is saved")
+        named = stored is not None and id in stored.started
+        world.expect(recovery == "rerun" or named, f"{id} ({recovery}) starts before it is named")
+    world.expect(not before or recovery != "report", f"{id} (report) runs twice")
+    if recovery == "ask":
+        world.expect(not before or grant not in {None, *(start.approval_id for start in before)}, f"{id} reran unasked")
+    if grant is None:
+        world.expect(name not in GATED, f"{id} runs without its approval")
+        return
+    approval = world.store.approvals.get(grant)
+    world.expect(approval is not None and approval.status is ApprovalStatus.APPROVED, f"{id} runs unapproved")
+    world.expect(approval is not None and approval.request.call_id == id, f"{id} runs under another call's approval")
+
+
+def show(messages: Sequence[Message]) -> list[tuple[Any, ...]]:
+    """A transcript that two worlds can be compared by: ids that a process makes up are left out."""
+    shown: list[tuple[Any, ...]] = []
+    for message in messages:
+        match message:
+            case AssistantMessage():
+                calls = tuple((call.name, call.arguments) for call in message.tool_calls)
+                shown.append(("assistant", message.content, calls))
+            case ToolMessage():
+                shown.append(("tool", message.tool_name, message.is_error, message.content))
+            case _:
+                shown.append((message.role, message.content))
+    return shown
+
+
+__all__ = ["SESSION", "Build", "Interruption", "Process", "World", "call_ids", "count", "settled_ids", "show"]
