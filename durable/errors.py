@@ -2,6 +2,7 @@
 
     DurableError
     ├── ConfigurationError              the code or the call is wrong: fix it
+    │   ├── InvalidInputError           the input cannot start or continue a run
     │   ├── InvalidSessionIdError
     │   ├── ResumeToolMissingError      a pending call names a tool the agent no longer has
     │   └── AgentDriftError             the agent is not the one that started the run
@@ -52,6 +53,13 @@ class ConfigurationError(DurableError):
 
     code = "CONFIGURATION"
     hint = "Fix the option or the call that the message names."
+
+
+class InvalidInputError(ConfigurationError):
+    """What was said cannot start a run or be added to one."""
+
+    code = "INPUT_INVALID"
+    hint = "Send what the message asks for; the session is as it was."
 
 
 class InvalidSessionIdError(ConfigurationError):

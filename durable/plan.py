@@ -7,7 +7,7 @@ acts on the value that they give.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from durable.errors import ConfigurationError, DurableError, ProviderRequestError, SessionAwaitingApprovalError
+from durable.errors import DurableError, InvalidInputError, ProviderRequestError, SessionAwaitingApprovalError
 from durable.messages import Conversational, Message, SystemMessage, ToolCall, UserMessage, same_message
 from durable.records import Checkpoint, FinishReason, Status
 from durable.transcript import first_fault, pending_calls
@@ -60,7 +60,7 @@ def admit(stored: Checkpoint | None, incoming: Sequence[Message], *, session_id:
     """
     said = tuple(message for message in incoming if not isinstance(message, SystemMessage))
     if stored is None:
-        return _start(said, keep=0) if said else Refuse(ConfigurationError(f"Nothing to run: {session_id!r} is new."))
+        return _start(said, keep=0) if said else Refuse(InvalidInputError(f"Nothing to run: {session_id!r} is new."))
     if stored.status is Status.AWAITING_APPROVAL:
         return Refuse(SessionAwaitingApprovalError(stored.session_id, stored.approval_id))
     if said and is_poisoned(stored):
@@ -104,7 +104,7 @@ def _next(stored: Checkpoint, new: tuple[Conversational, ...]) -> Admission:
         return _start(new, keep=len(stored.messages)) if new else Recorded()
     if all(isinstance(message, UserMessage) for message in new):
         return Resume(tuple(message for message in new if isinstance(message, UserMessage)))
-    return Refuse(ConfigurationError("Only user messages can be added to a run that is not finished."))
+    return Refuse(InvalidInputError("Only user messages can be added to a run that is not finished."))
 
 
 def _start(said: tuple[Conversational, ...], *, keep: int) -> Admission:
@@ -114,9 +114,9 @@ def _start(said: tuple[Conversational, ...], *, keep: int) -> Admission:
         split -= 1
     history, said_last = said[:split], said[split:]
     if fault := first_fault(history):
-        return Refuse(ConfigurationError(f"The input is not a valid transcript: {fault}."))
+        return Refuse(InvalidInputError(f"The input is not a valid transcript: {fault}."))
     if not said_last:
-        return Refuse(ConfigurationError("The input must end with a user message."))
+        return Refuse(InvalidInputError("The input must end with a user message."))
     return Start(keep, history, tuple(message for message in said_last if isinstance(message, UserMessage)))
 
 

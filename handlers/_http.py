@@ -11,9 +11,15 @@ from handlers._ids import principal
 from handlers._observe import logger
 from handlers._responses import InternalError, NoSuchPath, problem
 
+ANSWER_HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+"""On every answer, errors included: a callback link is a secret, and so is what a session says."""
+
 
 def serve(router: Router, event: dict[str, Any], context: Any) -> dict[str, Any]:
-    return _resolver(router).resolve(event, context)
+    answer = _resolver(router).resolve(event, context)
+    for name, value in ANSWER_HEADERS.items():
+        answer["multiValueHeaders"].setdefault(name, [value])
+    return answer
 
 
 def caller(router: Router) -> str | None:

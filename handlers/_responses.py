@@ -40,9 +40,12 @@ class InternalError(errors.DurableError):
 
 _STATUS: dict[type[errors.DurableError], int] = {
     NoSuchPath: 404,
+    RequestInvalid: 400,
+    errors.InvalidInputError: 400,
     errors.InvalidSessionIdError: 400,
-    errors.ConfigurationError: 400,
     errors.ResumeToolMissingError: 409,
+    errors.AgentDriftError: 409,
+    errors.PropagatingToolError: 502,
     errors.SessionNotFoundError: 404,
     errors.SessionAwaitingApprovalError: 409,
     errors.SessionBusyError: 409,

@@ -26,7 +26,6 @@ from handlers._wiring import App, app
 
 router = Router()
 
-CALLBACK_HEADERS = {"Referrer-Policy": "no-referrer", "Cache-Control": "no-store"}
 MAX_PAGE = 100
 
 
@@ -66,7 +65,7 @@ def show(segment: str) -> Response[str]:
 
 @router.post("/approvals/<segment>/decision")
 def decision(segment: str) -> Response[str]:
-    body = parse_body(DecisionRequest, router.current_event.body)
+    body = parse_body(DecisionRequest, router.current_event.decoded_body)
     return _decided(
         app(),
         ApprovalDecision(
@@ -83,12 +82,12 @@ def decision(segment: str) -> Response[str]:
 @router.get("/callbacks/<token>")
 def preview(token: str) -> Response[str]:
     approval, _ = _opened(app(), token)
-    return json_response(_as_it_stands(app(), approval), headers=CALLBACK_HEADERS)
+    return json_response(_as_it_stands(app(), approval))
 
 
 @router.post("/callbacks/<token>")
 def answer(token: str) -> Response[str]:
-    body = parse_body(DecisionRequest, router.current_event.body)
+    body = parse_body(DecisionRequest, router.current_event.decoded_body)
     approval, approver = _opened(app(), token)
     said = ApprovalDecision(
         id=approval.id,
@@ -99,7 +98,7 @@ def answer(token: str) -> Response[str]:
         via="callback",
         callback=token_hash(token),
     )
-    return _decided(app(), said, headers=CALLBACK_HEADERS)
+    return _decided(app(), said)
 
 
 def _load(application: App, approval_id: str) -> Approval:
@@ -127,7 +126,7 @@ def _as_it_stands(application: App, approval: Approval) -> dict[str, Any]:
     return approval_view(approval, ApprovalStatus.ORPHANED if orphaned else None)
 
 
-def _decided(application: App, said: ApprovalDecision, *, headers: dict[str, str] | None = None) -> Response[str]:
+def _decided(application: App, said: ApprovalDecision) -> Response[str]:
     """Vote, then see to it that the run goes on.
 
     The run is marked due before the vote: if this process dies right after it, recovery wakes the run.
@@ -152,7 +151,7 @@ def _decided(application: App, said: ApprovalDecision, *, headers: dict[str, str
     if waiting is not None and waits_for(waiting, outcome.approval.id):
         carry_on(application, waiting)
     body = {**approval_view(outcome.approval), "already_decided": outcome.already}
-    return json_response(body, status=200 if outcome.same else 409, headers=headers)
+    return json_response(body, status=200 if outcome.same else 409)
 
 
 def _tools(application: App, said: ApprovalDecision) -> Mapping[str, Tool]:

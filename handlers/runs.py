@@ -58,14 +58,14 @@ def start(segment: str) -> Response[str]:
     application, event, context = app(), router.current_event, router.lambda_context
     session_id = session_id_of(segment)
     about(session_id=session_id)
-    request = parse_body(RunRequest, event.body)
+    request = parse_body(RunRequest, event.decoded_body)
     now = application.agent.clock()
     accepted = accept(
         application,
         as_messages(request.input),
         run_context=request.context,
         session_id=session_id,
-        request=_request_key(event.headers.get("Idempotency-Key"), event.body or ""),
+        request=_request_key(event.headers.get("Idempotency-Key"), event.decoded_body or ""),
         requested_by=caller(router),
         owner=f"request/{context.aws_request_id}",
         until=end_of(context, now),

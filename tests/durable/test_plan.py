@@ -172,7 +172,7 @@ def test_an_input_is_never_an_exception(data: st.DataObject) -> None:
             assert stored is not None
             assert stored.status is Status.FINISHED
         case Refuse(error):
-            assert error.code in ("CONFIGURATION", "SESSION_AWAITING_APPROVAL")
+            assert error.code in ("INPUT_INVALID", "SESSION_AWAITING_APPROVAL")
 
 
 @given(stored_checkpoints(), st.lists(texts, min_size=1, max_size=2))

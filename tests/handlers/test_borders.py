@@ -171,9 +171,9 @@ ALL_ERRORS = [
     for _, error in inspect.getmembers(module, inspect.isclass)
     if issubclass(error, DurableError) and error.__module__ == module.__name__
 ]
-OURS = {"DurableError", "InternalError", "StoreError", "StoreRejectedError", "RecordFormatError"}
+OURS = {"DurableError", "ConfigurationError", "InternalError", "StoreError", "StoreRejectedError", "RecordFormatError"}
 """What is a fault of the service: 500."""
-BASES = {"SessionError", "ApprovalError", "ToolError", "PropagatingToolError"}
+BASES = {"SessionError", "ApprovalError", "ToolError"}
 """Never answered as they are, or raised by the agent's own tools."""
 
 

@@ -324,7 +324,7 @@ def test_a_body_that_is_not_right_is_refused(cloud: Deployment, body: str | None
     """A bad body is a problem document with code and hint; nothing is stored, and the session is usable."""
     answered = cloud.request("POST", "/sessions/s/runs", body=body)
     assert (answered.status, answered.is_problem) == (400, True)
-    assert answered.json["code"] in ("REQUEST_INVALID", "CONFIGURATION")
+    assert answered.json["code"] in ("REQUEST_INVALID", "INPUT_INVALID")
     assert "Traceback" not in answered.text
     assert (cloud.store.checkpoints.load("s"), cloud.asked) == (None, 0)
     assert cloud.send("hi").json["text"] == "Hello."

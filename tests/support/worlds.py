@@ -201,7 +201,10 @@ class Process:
     def go(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run it. Raises `Crash` when the process died, whatever came up, and a product that goes on is at fault."""
         try:
-            with patch.object(anyio.to_thread, "run_sync", self._inline), asyncio.Runner(loop_factory=self._new_loop) as r:
+            with (
+                patch.object(anyio.to_thread, "run_sync", self._inline),
+                asyncio.Runner(loop_factory=self._new_loop) as r,
+            ):
                 result = r.run(work)
         except BaseException:
             if self.dead:
@@ -214,7 +217,9 @@ class Process:
         self._loop = _Loop()
         return self._loop
 
-    async def _inline(self, call: Callable[..., Any], *arguments: Any, abandon_on_cancel: bool = False, **_: Any) -> Any:
+    async def _inline(
+        self, call: Callable[..., Any], *arguments: Any, abandon_on_cancel: bool = False, **_: Any
+    ) -> Any:
         await anyio.lowlevel.checkpoint()
         with anyio.CancelScope(shield=not abandon_on_cancel):
             for _turn in range(self.world.paces()):
