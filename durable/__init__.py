@@ -8,6 +8,7 @@ from durable.errors import (
     ApprovalClosedError,
     ApprovalError,
     ApprovalNotFoundError,
+    CheckpointNotFoundError,
     ConfigurationError,
     DurableError,
     InvalidDecisionError,
@@ -27,6 +28,7 @@ from durable.errors import (
     SessionAwaitingApprovalError,
     SessionBusyError,
     SessionError,
+    SessionExistsError,
     SessionNotFoundError,
     StaleCheckpointError,
     StaleReplicaError,
@@ -49,15 +51,19 @@ from durable.events import (
     ToolStart,
 )
 from durable.executor import Bounds, Watch, execute
+from durable.fork import Fork, fork
 from durable.hooks import Deny, GiveResult, Hooks, ReplaceArguments
 from durable.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
 from durable.outcome import RunResult
+from durable.patches import Patch, PatchedResult
 from durable.ports import HistoryEntry, ModelRequest, ModelTurn, Page, Provider, Store, ToolSpec
 from durable.records import Approval, ApprovalStatus, Checkpoint, Decision, FinishReason, Status, Usage
+from durable.rendering import render_comparison
 from durable.resume import resume_after_approval
 from durable.signals import AbortSignal
 from durable.streams import RunStream
 from durable.tools import ApprovalGrant, Tool, ToolContext, tool
+from durable.trajectory import Comparison, Drift, TrajectoryStep, compare_trajectories
 
 __all__ = [
     "AbortSignal",
@@ -77,14 +83,18 @@ __all__ = [
     "AssistantMessage",
     "Bounds",
     "Checkpoint",
+    "CheckpointNotFoundError",
     "CheckpointSaved",
+    "Comparison",
     "ConfigurationError",
     "Decided",
     "Decision",
     "Deny",
+    "Drift",
     "DurableError",
     "Event",
     "FinishReason",
+    "Fork",
     "GiveResult",
     "HistoryEntry",
     "Hooks",
@@ -95,6 +105,8 @@ __all__ = [
     "ModelRequest",
     "ModelTurn",
     "Page",
+    "Patch",
+    "PatchedResult",
     "PropagatingToolError",
     "Provider",
     "ProviderAuthenticationError",
@@ -116,6 +128,7 @@ __all__ = [
     "SessionAwaitingApprovalError",
     "SessionBusyError",
     "SessionError",
+    "SessionExistsError",
     "SessionNotFoundError",
     "StaleCheckpointError",
     "StaleReplicaError",
@@ -136,12 +149,16 @@ __all__ = [
     "ToolMessage",
     "ToolSpec",
     "ToolStart",
+    "TrajectoryStep",
     "Usage",
     "UserMessage",
     "Watch",
+    "compare_trajectories",
     "decide",
     "execute",
+    "fork",
     "get_checkpoint_history",
+    "render_comparison",
     "resume_after_approval",
     "tool",
 ]

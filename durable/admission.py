@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from durable.definition import AgentDefinition
-from durable.errors import RequestConflictError, ResultExpiredError
+from durable.errors import ConfigurationError, RequestConflictError, ResultExpiredError
 from durable.messages import AssistantMessage, Message, UserMessage
 from durable.plan import Recorded, Refuse, Resume, Start, admit
 from durable.records import MAX_ACCEPTED, AcceptedRequest, Checkpoint, Status, Usage
+from durable.tools import UnserializableResult, to_json_value
 
 Input = str | Sequence[Message]
 
@@ -95,10 +96,18 @@ def _new_run(
         usage=Usage(),
         instructions=None,  # the run's first act is to take the agent as it is then
         fingerprint=None,
-        run_config=None if context is None else {"context": context},
+        run_config=None if context is None else {"context": _kept(context)},
         worked_seconds=0.0,
         output_retries=0,
         requested_by=requested_by,
         pauses=0,
         last_error=None,
     )
+
+
+def _kept(context: JsonValue) -> JsonValue:
+    """The context as a resume will read it, so that the run begins with the same."""
+    try:
+        return to_json_value(context)
+    except UnserializableResult as error:
+        raise ConfigurationError(f"The context of a run is kept with it: {error}.") from None

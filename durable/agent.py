@@ -19,7 +19,9 @@ from durable.definition import AgentDefinition
 from durable.errors import ApprovalNotFoundError, ConfigurationError
 from durable.events import Listener
 from durable.executor import Watch, context_of, execute, run_to_pause
+from durable.fork import Fork, fork
 from durable.outcome import RunResult
+from durable.patches import NO_PATCH, Patch
 from durable.ports import HistoryEntry, Page, Provider, Store
 from durable.records import Approval, ApprovalStatus, Status, check_session_id
 from durable.resume import resume_after_approval
@@ -101,6 +103,28 @@ class Agent(AgentDefinition):
             return None
         return await run_to_pause(
             self, stored, saved=stored, store=store, watch=Watch(listener=listener, signal=signal)
+        )
+
+    async def fork(
+        self,
+        session_id: str,
+        *,
+        from_step: int | None = None,
+        revision: int | None = None,
+        patch: Patch = NO_PATCH,
+        new_session_id: str | None = None,
+        requested_by: str | None = None,
+    ) -> Fork:
+        """Make a new session of a step of another one's history; `resume` carries it on (see `fork`)."""
+        return await fork(
+            self,
+            session_id,
+            store=self._store,
+            from_step=from_step,
+            revision=revision,
+            patch=patch,
+            new_session_id=new_session_id,
+            requested_by=requested_by,
         )
 
     @property

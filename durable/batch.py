@@ -17,7 +17,7 @@ from typing import Protocol
 import anyio
 from anyio.abc import TaskGroup
 
-from durable.errors import PropagatingToolError, StaleCheckpointError
+from durable.errors import ConfigurationError, PropagatingToolError, StaleCheckpointError
 from durable.events import Event, ToolDone, ToolFailed, ToolStart
 from durable.gate import Ask, Gate, Ready
 from durable.hooks import NO_HOOKS, Hooks, asked
@@ -47,7 +47,14 @@ class Aborted:
     """The run is to stop."""
 
 
-Outcome = ToolMessage | Ended | Aborted
+@dataclass(frozen=True, slots=True)
+class NotStarted:
+    """A call that was about to start when the run was stopped."""
+
+    call_id: str
+
+
+Outcome = ToolMessage | Ended | Aborted | NotStarted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,41 +92,42 @@ class _Batch:
         self._ledger = ledger
         self._terms = terms
         self._slots = terms.concurrency or len(ready)
-        self._send, self._receive = anyio.create_memory_object_stream[Outcome](math.inf)
+        self._outcomes: list[Outcome] = []
+        self._news = anyio.Event()
 
     async def run(self) -> None:
         """Return when every call has settled, or when the run is aborted; raise what ended it."""
         failure: BaseException | None = None
-        with self._send, self._receive:
-            async with anyio.create_task_group() as group:
-                group.start_soon(self._watch)
-                try:
-                    await self._drive(group)
-                except anyio.get_cancelled_exc_class() as error:
-                    failure = error
-                    await self._keep_what_settled()
-                except Exception as error:
-                    failure = error
-                    await self._wind_down(error)
-                except BaseException as error:
-                    failure = error
-                group.cancel_scope.cancel()
-        if failure is None:
-            failure = self._ended
-        if failure is not None:
-            raise failure
+        try:
+            with self._terms.signal.calling(lambda: self._tell(Aborted())):
+                async with anyio.create_task_group() as group:
+                    try:
+                        await self._drive(group)
+                    except anyio.get_cancelled_exc_class() as error:
+                        failure = await self._keep_what_settled() or error
+                    except Exception as error:
+                        failure = error
+                        await self._wind_down(error)
+                    except BaseException as error:
+                        failure = error
+                    if failure is not None or self._aborted:
+                        group.cancel_scope.cancel()
+        finally:  # an error of the store counts more than the cancellation that comes with the end of the time
+            if (reason := failure or self._ended) is not None:
+                raise reason
 
     async def _drive(self, group: TaskGroup) -> None:
         while self._running or (self._waiting and self._ended is None):
             await self._start(group)
-            await self._take(await self._outcomes())
+            await self._take(await self._next_outcomes())
             if self._aborted:
                 await self._stop()
                 return
 
     async def _start(self, group: TaskGroup) -> None:
         """Fill the free slots. Calls that must not silently run twice are named in one save before they start."""
-        free = 0 if self._ended else min(self._slots - len(self._running), len(self._waiting))
+        stopped = self._ended is not None or self._terms.signal.aborted
+        free = 0 if stopped else min(self._slots - len(self._running), len(self._waiting))
         starting = [self._waiting.pop() for _ in range(free)]
         if must_not_rerun := [start.call.id for start in starting if start.tool.recovery != "rerun"]:
             await self._ledger.begin(must_not_rerun)
@@ -127,17 +135,18 @@ class _Batch:
             self._running[start.call.id] = start
             group.start_soon(self._run_one, start)
 
-    async def _outcomes(self) -> list[Outcome]:
+    def _tell(self, outcome: Outcome) -> None:
+        self._outcomes.append(outcome)
+        self._news.set()
+
+    async def _next_outcomes(self) -> list[Outcome]:
         """At least one, and all that are there."""
-        return [await self._receive.receive(), *self._there()]
+        await self._news.wait()
+        return self._there()
 
     def _there(self) -> list[Outcome]:
-        outcomes: list[Outcome] = []
-        while True:
-            try:
-                outcomes.append(self._receive.receive_nowait())
-            except anyio.WouldBlock:
-                return outcomes
+        there, self._outcomes, self._news = self._outcomes, [], anyio.Event()
+        return there
 
     async def _take(self, outcomes: Sequence[Outcome]) -> None:
         self._sort(outcomes)
@@ -154,6 +163,8 @@ class _Batch:
                 case Ended(call_id, error):
                     self._running.pop(call_id, None)
                     self._ended = self._ended or error
+                case NotStarted(call_id):
+                    self._running.pop(call_id, None)
                 case Aborted():
                     self._aborted = True
 
@@ -161,7 +172,7 @@ class _Batch:
         """The run is aborted: what still runs after the grace period has an unknown outcome."""
         with anyio.move_on_after(self._terms.grace):
             while self._running:
-                await self._take(await self._outcomes())
+                await self._take(await self._next_outcomes())
         left = [start.call for start in self._running.values()]
         await self._take(
             [error_result(call, "unknown-outcome", "The run was aborted while the call ran.") for call in left]
@@ -170,33 +181,42 @@ class _Batch:
     async def _wind_down(self, error: Exception) -> None:
         """A save failed: the others are asked to stop, and what settles in the grace period is saved if it can be."""
         self._terms.signal.abort()
-        with anyio.move_on_after(self._terms.grace):
-            while self._running:
-                self._sort(await self._outcomes())
+        try:
+            with anyio.move_on_after(self._terms.grace):
+                while self._running:
+                    self._sort(await self._next_outcomes())
+        except anyio.get_cancelled_exc_class():
+            self._sort(self._there())  # the time is up as well
         if self._unsaved and not isinstance(error, StaleCheckpointError):
             try:
                 await self._ledger.settle(self._unsaved)
             except Exception:
                 return  # the first failure is the one to tell
 
-    async def _keep_what_settled(self) -> None:
-        with anyio.CancelScope(shield=True):
-            await self._take(self._there())
-
-    async def _watch(self) -> None:
-        await self._terms.signal.wait()
-        self._send.send_nowait(Aborted())
+    async def _keep_what_settled(self) -> Exception | None:
+        """The time is up: save what is there, or give the error that it cannot be saved for."""
+        try:
+            with anyio.CancelScope(shield=True):
+                await self._take(self._there())
+        except Exception as error:
+            return error
+        return None
 
     async def _run_one(self, start: Ready) -> None:
-        self._terms.emit(ToolStart(tool_call_id=start.call.id, tool_name=start.call.name))
-        try:
-            result = await _result(start)
-            result = await asked(self._terms.hooks.after_tool, start.call, result, start.context) or result
-        except Exception as error:  # PropagatingToolError, or a hook that raises
-            self._send.send_nowait(Ended(start.call.id, error))
+        call, hook = start.call, self._terms.hooks.after_tool
+        if self._terms.signal.aborted:  # while the call was named, or by the call that started before it
+            self._tell(NotStarted(call.id))
             return
-        self._terms.emit(told(result))
-        self._send.send_nowait(result)
+        try:
+            self._terms.emit(ToolStart(tool_call_id=call.id, tool_name=call.name))
+            result = await _result(start)
+            result = await asked(hook, call, result, start.context) or result
+            if (result.tool_call_id, result.tool_name) != (call.id, call.name):
+                raise ConfigurationError(f"The after_tool hook gave the result of another call for {call.name!r}.")
+            self._tell(result)
+            self._terms.emit(told(result))
+        except Exception as error:  # PropagatingToolError, a hook or a listener that raises
+            self._tell(Ended(call.id, error))
 
 
 def told(result: ToolMessage) -> ToolDone | ToolFailed:

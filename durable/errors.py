@@ -8,6 +8,8 @@
     │   └── AgentDriftError             the agent is not the one that started the run
     ├── SessionError
     │   ├── SessionNotFoundError
+    │   ├── SessionExistsError          the name for a new session is taken
+    │   ├── CheckpointNotFoundError     the history does not list this step or revision
     │   ├── SessionAwaitingApprovalError  decide the approval first
     │   ├── SessionBusyError            another run holds the session: retry
     │   ├── RequestConflictError        the request's key came before, with another body
@@ -109,6 +111,31 @@ class SessionNotFoundError(SessionError):
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
         super().__init__(f"There is no session {session_id!r}.")
+
+
+class SessionExistsError(SessionError):
+    code = "SESSION_EXISTS"
+    hint = "Choose another id for the new session, or leave it out; nothing was written."
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(f"There is a session {session_id!r} already.")
+
+
+class CheckpointNotFoundError(SessionError):
+    """A step that never ran, or that the history does not list any more. `steps` and `revisions` are those it lists."""
+
+    code = "CHECKPOINT_NOT_FOUND"
+    hint = "Choose a step that the history lists: the message names them."
+
+    def __init__(self, session_id: str, wanted: str, *, steps: Iterable[int], revisions: Iterable[int]) -> None:
+        self.session_id = session_id
+        self.steps = tuple(steps)
+        self.revisions = tuple(revisions)
+        there = f"steps {', '.join(map(str, self.steps))}" if self.steps else "no steps at all"
+        if self.revisions:
+            there += f" (revisions {min(self.revisions)} to {max(self.revisions)})"
+        super().__init__(f"The history of session {session_id!r} does not list {wanted}: it has {there}.")
 
 
 class SessionAwaitingApprovalError(SessionError):

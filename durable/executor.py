@@ -279,15 +279,12 @@ class _Run:
 
     def _after(self, before: Checkpoint, turn: ModelTurn) -> Checkpoint:
         message = name_calls(turn.message, taken=self._taken, ids=self._agent.ids)
-        after = transitions.answered(before, message, turn.usage)
-        if self._limits.max_seconds is not None:
-            worked = (self._agent.clock() - self._began).total_seconds()
-            after = after.but(worked_seconds=self._worked_before + worked)
+        after = self._timed(transitions.answered(before, message, turn.usage))
         if message.tool_calls:
             return after
         adapter, reason = self._agent.output_adapter, turn.finish_reason
         if adapter is not None and reason is FinishReason.STOP and (fault := output_fault(adapter, message.content)):
-            if not after.output_retries:
+            if not after.output_retries and isinstance(next_step(after, self._limits), CallModel):
                 return transitions.told_to_correct(after, fault)
             reason = FinishReason.OUTPUT_INVALID
         return transitions.finished(after, reason)
@@ -366,12 +363,21 @@ class _Run:
 
     async def _save(self, checkpoint: Checkpoint) -> None:
         """Make this the newest checkpoint, in the store if there is one. A save that fails stops the run."""
-        if self._store is not None:
-            with anyio.CancelScope(shield=True):
-                checkpoint = await save_checkpoint(self._agent, self._store, checkpoint, after=self._saved)
-            self._saved = checkpoint
-            self._emit(CheckpointSaved(revision=checkpoint.revision, status=checkpoint.status))
-        self._checkpoint = checkpoint
+        checkpoint = self._timed(checkpoint)
+        if self._store is None:
+            self._checkpoint = checkpoint
+            return
+        with anyio.CancelScope(shield=True):
+            checkpoint = await save_checkpoint(self._agent, self._store, checkpoint, after=self._saved)
+        self._checkpoint = self._saved = checkpoint
+        self._emit(CheckpointSaved(revision=checkpoint.revision, status=checkpoint.status))
+
+    def _timed(self, checkpoint: Checkpoint) -> Checkpoint:
+        """Count the time that is worked on a run whose time is bounded; while it sleeps nobody counts."""
+        if self._limits.max_seconds is None:
+            return checkpoint
+        worked = (self._agent.clock() - self._began).total_seconds()
+        return checkpoint.but(worked_seconds=self._worked_before + worked)
 
 
 def check_tools(checkpoint: Checkpoint, agent: Resolved) -> None:

@@ -10,8 +10,9 @@
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from durable.hooks import NO_HOOKS, Deny, GiveResult, Hooks, Intervention, ReplaceArguments, asked
 from durable.messages import ToolCall, ToolMessage
@@ -76,16 +77,20 @@ class Gate:
         grant = decision and ApprovalGrant(decision.approval_id, decision.note, decision.by)
         context = self.context(call, grant)
         try:
-            arguments = decision.args if decision and decision.args is not None else parse_arguments(call.arguments)
-            tool.validate(arguments)
-            match await self._intervention(call, arguments, context):
-                case ToolMessage() as result:
-                    return result
-                case ReplaceArguments(arguments):
-                    pass
-                case None:
-                    pass
-            return await self._allowed(Ready(call, tool, tool.validate(arguments), context), arguments, decision)
+            edited = decision and deepcopy(decision.args)  # a hook that changes them in place changes a copy
+            arguments = edited if edited is not None else parse_arguments(call.arguments)
+            final = tool.validate(arguments)
+            if self.hooks.before_tool is not None:
+                match await self._intervention(call, arguments, context):
+                    case ToolMessage() as result:
+                        return result
+                    case ReplaceArguments(arguments):
+                        pass
+                    case None:
+                        pass
+                final = tool.validate(arguments)
+                arguments = cast(Arguments, to_json_value(arguments))  # what is asked about is kept
+            return await self._allowed(Ready(call, tool, final, context), arguments, decision)
         except InvalidArguments as error:
             return error_result(call, "validation", error.message, issues=error.issues)
 

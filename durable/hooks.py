@@ -50,7 +50,7 @@ class Hooks:
 
     `before_model` may give another request, `after_model` another turn, `after_tool` another result of the same call.
     `before_tool` gets the validated arguments and may deny the call, replace them, or give the result. `on_run_end` is
-    told every result that `execute` comes back with, pauses included.
+    told how a run comes back: finished, paused, aborted or out of time; a recorded result that is given again is not.
     """
 
     before_model: Callable[[ModelRequest], Maybe[ModelRequest]] | None = None

@@ -7,7 +7,7 @@ randomness are arguments, so a test moves the clock and never sleeps.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from pydantic import JsonValue
 
@@ -49,6 +49,7 @@ class HistoryEntry:
     checkpoint: Checkpoint
 
 
+@runtime_checkable
 class CheckpointHistory(Protocol):
     """An optional ability of a checkpoint store: the newest saves of a session, newest first; `[]` when unknown."""
 
@@ -75,7 +76,7 @@ class ApprovalStore(Protocol):
 # --- the log: what a backend implements, and nothing else ------------------------------------------------------------
 
 T = TypeVar("T")
-EntryKind = Literal["delta", "reset", "cleared", "tombstone"]
+EntryKind = Literal["delta", "reset", "base", "cleared", "tombstone"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,8 @@ class Entry:
     """One numbered entry of a stream.
 
     `body` is the JSON of what is new; its size is not limited, a backend splits it where it must. `base` is the
-    revision of the newest reset at or before this entry. `save_id` is new for each save and the same for its retries.
+    revision of the newest reset or base at or before this entry: both hold everything, and a base is one that nobody
+    saved, written to keep loads short. `save_id` is new for each save and the same for its retries.
     The entry counts as there until `fresh_until` and may be physically removed after `expires_at` (None: never).
     """
 
@@ -141,7 +143,7 @@ class Log(Protocol):
     in order or newest first, strongly consistent, expired ones included as long as they exist: the reader decides.
     `drop` removes the entries up to and including `until`, except tombstones, which stay for their time, and may be
     repeated; what was dropped stays taken for a week at least, so that a writer who was overtaken long ago still finds
-    out. Without `until` everything goes, as if the stream had never been.
+    out. Without `until` everything goes, the head too, as if the stream had never been.
 
     The head has two owners, who never touch each other's part. `mark` writes what the store knows (status, revision,
     base, listed_from, times) unless that would lower the revision of a head that is still fresh at `updated_at`; it

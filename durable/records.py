@@ -1,20 +1,23 @@
 """What is kept of a run: the checkpoint, the approval and their parts.
 
 Everything here is frozen. A change is a new value (`checkpoint.model_copy(update=…)`), so that a store can tell what
-is new by comparing two of them. Format numbers, one line per version:
+is new by comparing two of them. Format numbers of a checkpoint, one line per version:
 
-    1   first version
+    0   no number yet; `status` and `fingerprint` may be missing, a pause may name its `remaining_calls`
+    1   first number; what remains of a pause follows from the transcript
 """
 
 import re
+from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainSerializer
 
-from durable.errors import InvalidSessionIdError
-from durable.messages import Conversational, ToolMessage, UserMessage
+from durable.errors import InvalidSessionIdError, RecordFormatError
+from durable.messages import Conversational, ToolCall, ToolMessage, UserMessage
+from durable.results import error_result
 
 FORMAT: Final = 1
 """The number of the record format that this version writes. It reads every older one and refuses a newer one."""
@@ -172,6 +175,35 @@ class Checkpoint(Record):
     updated_at: Timestamp
 
 
+def upgrade(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Give a stored checkpoint, as JSON values of any older format, in today's: `Checkpoint` validates it then.
+
+    A newer format is refused with `RecordFormatError`.
+    """
+    version = record.get("v", 0)
+    if not isinstance(version, int) or version > FORMAT:
+        reason = f"has format {version!r}, and this version reads up to {FORMAT}"
+        raise RecordFormatError(f"Checkpoint of session {record.get('session_id')!r}", reason)
+    upgraded = dict(record) if version else _with_what_remains(record)
+    return {**upgraded, "v": FORMAT}
+
+
+def _with_what_remains(record: Mapping[str, Any]) -> dict[str, Any]:
+    """0 to 1. A call behind the paused one that the pause does not name never runs: it is closed as `not-run`."""
+    fields = {name: value for name, value in record.items() if name != "remaining_calls"}
+    if record.get("status") != Status.AWAITING_APPROVAL:
+        return fields
+    turn = max(index for index, message in enumerate(record["messages"]) if message["role"] == "assistant")
+    settled = {message["tool_call_id"] for message in record["messages"][turn + 1 :]} | set(record.get("results", ()))
+    waiting = [call for call in record["messages"][turn]["tool_calls"] if call["id"] not in settled]
+    for call in waiting[1:]:
+        if call["id"] not in record.get("remaining_calls", ()):
+            asked = ToolCall.model_construct(id=call["id"], name=call["name"])
+            closed = error_result(asked, "not-run", "The call stood behind an approval and was not run.")
+            fields["results"] = {**fields.get("results", {}), call["id"]: closed.model_dump()}
+    return fields
+
+
 class ApprovalStatus(StrEnum):
     PENDING = "pending"
     APPROVED = "approved"
@@ -318,6 +350,8 @@ class Approval(Record):
         return next((event for event in self.events if isinstance(event, Voted | Expired | Cancelled)), None)
 
 
+MAX_SESSION_ID: Final = 256
+
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -325,8 +359,8 @@ def check_session_id(session_id: object) -> str:
     """Give the id back, or raise `InvalidSessionIdError` (SEMANTICS 11)."""
     if not isinstance(session_id, str):
         raise InvalidSessionIdError(f"must be a string, not {type(session_id).__name__}")
-    if not 1 <= len(session_id) <= 256:
-        raise InvalidSessionIdError(f"must have 1 to 256 characters, not {len(session_id)}")
+    if not 1 <= len(session_id) <= MAX_SESSION_ID:
+        raise InvalidSessionIdError(f"must have 1 to {MAX_SESSION_ID} characters, not {len(session_id)}")
     if _CONTROL.search(session_id):
         raise InvalidSessionIdError("has a control character")
     try:

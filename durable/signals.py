@@ -1,8 +1,8 @@
 """Asking a run to stop."""
 
 import threading
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 
 import anyio
 import anyio.from_thread
@@ -18,7 +18,7 @@ class AbortSignal:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._aborted = False
-        self._waiters: list[tuple[int, anyio.lowlevel.EventLoopToken, anyio.Event]] = []
+        self._waiting: list[tuple[int, anyio.lowlevel.EventLoopToken, Callable[[], object]]] = []
         self._followers: list[AbortSignal] = []
 
     def __repr__(self) -> str:
@@ -34,27 +34,39 @@ class AbortSignal:
             if self._aborted:
                 return
             self._aborted = True
-            waiters, followers = list(self._waiters), list(self._followers)
+            waiting, followers = list(self._waiting), list(self._followers)
         for follower in followers:
             follower.abort()
-        for thread, token, event in waiters:
+        for thread, token, act in waiting:
             if thread == threading.get_ident():
-                event.set()
+                act()
             else:
-                anyio.from_thread.run_sync(event.set, token=token)
+                anyio.from_thread.run_sync(act, token=token)
 
     async def wait(self) -> None:
         """Return when it is set."""
-        waiter = (threading.get_ident(), anyio.lowlevel.current_token(), anyio.Event())
+        if self._aborted:
+            return
+        event = anyio.Event()
+        with self.calling(event.set):
+            await event.wait()
+
+    @contextmanager
+    def calling(self, act: Callable[[], object]) -> Generator[None]:
+        """Inside, call `act` in this event loop when it is set; at once where it is set already."""
+        waiter = (threading.get_ident(), anyio.lowlevel.current_token(), act)
         with self._lock:
-            if self._aborted:
-                return
-            self._waiters.append(waiter)
+            aborted = self._aborted
+            if not aborted:
+                self._waiting.append(waiter)
+        if aborted:
+            act()
         try:
-            await waiter[2].wait()
+            yield
         finally:
             with self._lock:
-                self._waiters.remove(waiter)
+                if waiter in self._waiting:
+                    self._waiting.remove(waiter)
 
     def follow(self, other: "AbortSignal") -> None:
         """Be set when `other` is."""

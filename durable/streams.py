@@ -53,7 +53,8 @@ class RunStream:
 
     async def aclose(self) -> None:
         """Abort the run if it has not come back, and wait until it has. Its error is left to `result`."""
-        task = self._started()
+        if (task := self._task) is None:
+            return  # nobody has asked for anything yet: there is no run to stop
         if not task.done():
             self._signal.abort()
         await asyncio.wait([task])
@@ -72,6 +73,7 @@ class RunStream:
         try:
             while (event := await self._events.get()) is not None:
                 yield event
+            self._events.put_nowait(None)  # whoever iterates again finds the end, too
         finally:
             if not task.done():
                 self._signal.abort()

@@ -159,8 +159,9 @@ def to_json_value(value: object) -> JsonValue:
 
 
 def _depth(value: JsonValue) -> int:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return 1 + max(map(_depth, inner), default=0) if isinstance(value, dict | list) else 0
+    if isinstance(value, dict):
+        return 1 + max(map(_depth, value.values()), default=0)
+    return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0
 
 
 def parse_arguments(text: str) -> Arguments:
@@ -168,7 +169,7 @@ def parse_arguments(text: str) -> Arguments:
     if not text.strip():
         return {}
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = _decode(text)
     except (ValueError, RecursionError) as error:
         raise InvalidArguments(f"The arguments are not JSON: {str(error)[:200]}") from None
     if value is None:
@@ -180,6 +181,9 @@ def parse_arguments(text: str) -> Arguments:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
+
+
+_decode = json.JSONDecoder(parse_constant=_refuse_constant).decode
 
 
 @overload

@@ -73,7 +73,8 @@ def name_calls(message: AssistantMessage, *, taken: set[str], ids: IdFactory) ->
             call = call.model_copy(update={"id": f"call_{ids()}", "provider_id": call.id or None})
         taken.add(call.id)
         calls.append(call)
-    return message.model_copy(update={"tool_calls": tuple(calls)})
+    named = tuple(calls)
+    return message if named == message.tool_calls else message.model_copy(update={"tool_calls": named})
 
 
 def call_ids(messages: Iterable[Message]) -> set[str]:

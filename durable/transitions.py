@@ -54,8 +54,12 @@ def paused(checkpoint: Checkpoint, approval_id: str, call: ToolCall) -> Checkpoi
 
 def aborted(checkpoint: Checkpoint) -> Checkpoint:
     """The run was told to stop: each call that has no result is closed, and a new message may follow."""
-    open_calls = pending_calls(checkpoint)
-    closed = [error_result(call, "not-run", "The run was aborted before the call started.") for call in open_calls]
+    closed = [
+        error_result(call, "unknown-outcome", "The run was interrupted while the call ran, and then aborted.")
+        if call.id in checkpoint.started
+        else error_result(call, "not-run", "The run was aborted before the call started.")
+        for call in pending_calls(checkpoint)
+    ]
     settled = settle(checkpoint, closed) if closed else checkpoint
     return settled.but(finish_reason=FinishReason.ABORTED)
 

@@ -9,6 +9,7 @@ from aws_lambda_powertools.event_handler import Response
 from pydantic import BaseModel, ValidationError
 
 from durable import errors
+from durable.fork import Fork
 from durable.outcome import RunResult, result_of
 from durable.ports import Capacity, HistoryEntry
 from durable.records import Approval, Checkpoint
@@ -47,6 +48,8 @@ _STATUS: dict[type[errors.DurableError], int] = {
     errors.AgentDriftError: 409,
     errors.PropagatingToolError: 502,
     errors.SessionNotFoundError: 404,
+    errors.SessionExistsError: 409,
+    errors.CheckpointNotFoundError: 404,
     errors.SessionAwaitingApprovalError: 409,
     errors.SessionBusyError: 409,
     errors.RequestConflictError: 422,
@@ -88,6 +91,8 @@ def problem(error: errors.DurableError, **members: Any) -> Response[str]:
     }
     if isinstance(error, errors.SessionAwaitingApprovalError):
         body["approval_id"] = error.approval_id
+    if isinstance(error, errors.CheckpointNotFoundError):
+        body |= {"steps": error.steps, "revisions": error.revisions}
     headers = {"Retry-After": str(math.ceil(retry_after))} if retry_after else None
     return Response(status, PROBLEM, json.dumps(body, ensure_ascii=False), headers)
 
@@ -138,14 +143,31 @@ def session_view(checkpoint: Checkpoint) -> dict[str, Any]:
         "turns": checkpoint.turns,
         "messages": len(checkpoint.messages),
         "revision": checkpoint.revision,
+        "forked_from": checkpoint.forked_from.model_dump() if checkpoint.forked_from else None,
         "last_error": checkpoint.last_error.model_dump(mode="json") if checkpoint.last_error else None,
         "created_at": checkpoint.created_at.isoformat(),
         "updated_at": checkpoint.updated_at.isoformat(),
     }
 
 
-def history_view(entry: HistoryEntry) -> dict[str, Any]:
+def fork_view(made: Fork) -> dict[str, Any]:
+    """A fork: its id and link, where it comes from, and how it stands."""
+    checkpoint = made.checkpoint
+    return {
+        "session_id": made.session_id,
+        "segment": path_segment(made.session_id),
+        "run_id": checkpoint.run_id,
+        "step": made.step,
+        "status": checkpoint.status,
+        "finish_reason": checkpoint.finish_reason,
+        "forked_from": checkpoint.forked_from.model_dump() if checkpoint.forked_from else None,
+    }
+
+
+def history_view(entry: HistoryEntry, *, full: bool = False) -> dict[str, Any]:
+    """A listed save in short, or with its whole checkpoint."""
     checkpoint = entry.checkpoint
+    whole = {"checkpoint": checkpoint.model_dump(mode="json")} if full else {}
     return {
         "revision": entry.revision,
         "step": entry.step,
@@ -154,6 +176,7 @@ def history_view(entry: HistoryEntry) -> dict[str, Any]:
         "finish_reason": checkpoint.finish_reason,
         "messages": len(checkpoint.messages),
         "approval_id": checkpoint.approval_id,
+        **whole,
     }
 
 

@@ -1,6 +1,10 @@
-"""POST /sessions/{id}/runs: accept an input, run it here as far as time allows, hand the rest over."""
+"""POST /sessions/{id}/runs, resume and forks: what makes a session or moves it.
+
+An input is accepted, run here as far as time allows, and the rest is handed over. A resume is the same without input.
+"""
 
 import hashlib
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from aws_lambda_powertools.event_handler import Response
@@ -8,19 +12,22 @@ from aws_lambda_powertools.event_handler.api_gateway import Router
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from durable.admission import as_messages, recorded_answer
-from durable.errors import DurableError, ResultExpiredError
+from durable.errors import DurableError, ResultExpiredError, SessionNotFoundError
 from durable.executor import run_to_pause
 from durable.messages import Message
 from durable.outcome import RunResult, result_of
+from durable.ports import Lease
 from durable.records import AcceptedRequest, Checkpoint, Status
 from handlers._deadline import LambdaContext, bounds, end_of
 from handlers._executions import hand_over
+from handlers._forking import ForkRequest, make_fork
 from handlers._http import caller, serve, stage_prefix
 from handlers._ids import session_id_of
 from handlers._observe import about, count, invocation
 from handlers._responses import (
     RequestInvalid,
     capacity_view,
+    fork_view,
     json_response,
     location,
     parse_body,
@@ -55,22 +62,66 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
 @router.post("/sessions/<segment>/runs")
 def start(segment: str) -> Response[str]:
     """Answer 200 with the result, or 202 with a Location when the run waits for a human or goes on elsewhere."""
-    application, event, context = app(), router.current_event, router.lambda_context
+    application, event = app(), router.current_event
     session_id = session_id_of(segment)
     about(session_id=session_id)
     request = parse_body(RunRequest, event.decoded_body)
-    now = application.agent.clock()
-    accepted = accept(
+    return _carry_out(
         application,
         as_messages(request.input),
-        run_context=request.context,
         session_id=session_id,
         request=_request_key(event.headers.get("Idempotency-Key"), event.decoded_body or ""),
+        run_context=request.context,
+    )
+
+
+@router.post("/sessions/<segment>/resume")
+def resume(segment: str) -> Response[str]:
+    """Carry an unfinished run on; a finished one gives its recorded result. Answers like a run."""
+    session_id = session_id_of(segment)
+    about(session_id=session_id)
+    if app().store.checkpoints.load(session_id) is None:
+        raise SessionNotFoundError(session_id)
+    return _carry_out(app(), (), session_id=session_id)
+
+
+@router.post("/sessions/<segment>/forks")
+def forks(segment: str) -> Response[str]:
+    """Make a session of a step of another one's history: 201 with its link. Nothing runs until it is resumed."""
+    event, session_id = router.current_event, session_id_of(segment)
+    about(session_id=session_id)
+    made = make_fork(
+        app(),
+        session_id,
+        parse_body(ForkRequest, event.decoded_body),
+        requested_by=caller(router),
+        request=_request_key(event.headers.get("Idempotency-Key"), event.decoded_body or ""),
+    )
+    count(Forks=1)
+    link = stage_prefix(router) + location(made.session_id)
+    return json_response(fork_view(made), status=201, headers={"Location": link})
+
+
+def _carry_out(
+    application: App,
+    incoming: Sequence[Message],
+    *,
+    session_id: str,
+    request: tuple[str, str] | None = None,
+    run_context: JsonValue = None,
+) -> Response[str]:
+    """Accept the input under the session's lease and run on it."""
+    event, context = router.current_event, router.lambda_context
+    accepted = accept(
+        application,
+        incoming,
+        run_context=run_context,
+        session_id=session_id,
+        request=request,
         requested_by=caller(router),
         owner=f"request/{context.aws_request_id}",
-        until=end_of(context, now),
+        until=end_of(context, application.agent.clock()),
     )
-    before = application.store.consumed()
     match accepted:
         case Known(checkpoint):
             return json_response(result_view(result_of(checkpoint)))
@@ -82,18 +133,23 @@ def start(segment: str) -> Response[str]:
             if "respond-async" in event.headers.get("Prefer", "").lower():
                 application.store.leases.release(lease)
                 return _handed_over(application, checkpoint)
-            limits = bounds(context, min_model_seconds=application.settings.min_model_seconds)
-            work = run_to_pause(application.agent, checkpoint, saved=checkpoint, store=application.store, bounds=limits)
-            try:
-                result = run(application, work, lease, session_id=session_id, run_id=checkpoint.run_id)
-            except DurableError as error:
-                if not error.retryable:
-                    raise
-                return _handed_over(application, checkpoint)  # accepted is accepted: the state machine tries again
-            if result.checkpoint.status is not Status.FINISHED:
-                return _handed_over(application, result.checkpoint)
-            cost = capacity_view(application.store.consumed() - before)
-            return json_response({**result_view(result), "store": cost})
+            return _run_here(application, checkpoint, lease)
+
+
+def _run_here(application: App, checkpoint: Checkpoint, lease: Lease) -> Response[str]:
+    before, session_id = application.store.consumed(), checkpoint.session_id or ""
+    limits = bounds(router.lambda_context, min_model_seconds=application.settings.min_model_seconds)
+    work = run_to_pause(application.agent, checkpoint, saved=checkpoint, store=application.store, bounds=limits)
+    try:
+        result = run(application, work, lease, session_id=session_id, run_id=checkpoint.run_id)
+    except DurableError as error:
+        if not error.retryable:
+            raise
+        return _handed_over(application, checkpoint)  # accepted is accepted: the state machine tries again
+    if result.checkpoint.status is not Status.FINISHED:
+        return _handed_over(application, result.checkpoint)
+    cost = capacity_view(application.store.consumed() - before)
+    return json_response({**result_view(result), "store": cost})
 
 
 def _handed_over(application: App, checkpoint: Checkpoint) -> Response[str]:

@@ -1,4 +1,4 @@
-"""GET /sessions, /sessions/{id}, its messages and its history: looking, never running."""
+"""GET /sessions, /sessions/{id}, its messages, its history, and two of them compared: looking, never running."""
 
 from typing import Any
 
@@ -6,12 +6,17 @@ from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.api_gateway import Router
 
 from durable.errors import SessionNotFoundError
+from durable.fork import find
+from durable.ports import HistoryEntry
 from durable.records import Checkpoint, Status
+from durable.rendering import render_comparison
+from durable.trajectory import compare_trajectories
 from handlers._deadline import LambdaContext
 from handlers._http import serve
 from handlers._ids import path_segment, session_id_of
 from handlers._observe import about, invocation
 from handlers._responses import RequestInvalid, history_view, json_response, session_view
+from handlers._sizes import fitted, page
 from handlers._wiring import app
 
 router = Router()
@@ -22,6 +27,11 @@ STATUSES = ("accepted", *(status.value for status in Status))
 
 MAX_BYTES = 4_000_000
 """A page of messages ends before its JSON is larger than this; a Lambda may answer 6 MB."""
+
+MAX_TEXT = 250_000
+"""Characters of a comparison as text."""
+
+MAX_REVISION = 10**12
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
@@ -39,25 +49,51 @@ def messages(segment: str) -> Response[str]:
     """The conversation in order, from index `after` + 1; `next` is the `after` of the next page."""
     checkpoint = _load(segment)
     first = _whole_number("after", default=-1, least=-1, most=len(checkpoint.messages)) + 1
-    page: list[Any] = []
+    shown: list[Any] = []
     size = 0
     for message in checkpoint.messages[first : first + MAX_PAGE]:
         size += len(message.model_dump_json().encode())
-        if page and size > MAX_BYTES:
+        if shown and size > MAX_BYTES:
             break
-        page.append(message.model_dump(mode="json"))
-    last = first + len(page) - 1
+        shown.append(message.model_dump(mode="json"))
+    last = first + len(shown) - 1
     more = last + 1 < len(checkpoint.messages)
-    return json_response({"messages": page, "total": len(checkpoint.messages), "next": last if more else None})
+    return json_response({"messages": shown, "total": len(checkpoint.messages), "next": last if more else None})
 
 
 @router.get("/sessions/<segment>/history")
 def history(segment: str) -> Response[str]:
-    """The listed saves, newest first."""
-    checkpoint = _load(segment)
+    """The listed saves, newest first; `cursor` gives those before. `full=1` shows whole checkpoints."""
+    session_id = session_id_of(segment)
+    about(session_id=session_id)
     limit = _whole_number("limit", default=50, least=0, most=MAX_PAGE)
-    entries = app().store.checkpoints.history(checkpoint.session_id or "", limit=limit)
-    return json_response({"entries": [history_view(entry) for entry in entries]})
+    before = _whole_number("cursor", default=MAX_REVISION, least=0, most=MAX_REVISION)
+    full = bool(_whole_number("full", default=0, least=0, most=1))
+    entries = [entry for entry in _listed(session_id) if entry.revision < before]
+    shown = page(history_view(entry, full=full) for entry in entries[:limit])
+    more = bool(shown) and len(shown) < len(entries)
+    return json_response({"entries": shown, "cursor": str(shown[-1]["revision"]) if more else None})
+
+
+@router.get("/sessions/<segment>/history/<revision>")
+def history_entry(segment: str, revision: str) -> Response[str]:
+    """One listed save with its whole checkpoint."""
+    session_id = session_id_of(segment)
+    about(session_id=session_id)
+    if not revision.isdecimal() or len(revision) > len(str(MAX_REVISION)):
+        raise RequestInvalid("The revision must be a whole number.")
+    entry = find(_listed(session_id), session_id, revision=int(revision))
+    return json_response(fitted(history_view(entry, full=True)))
+
+
+@router.get("/sessions/<segment>/compare/<other>")
+def compare(segment: str, other: str) -> Response[str]:
+    """Where two sessions part; `text` reads like a diff."""
+    a, b = _load(segment), _load(other)
+    comparison = compare_trajectories(a, b)
+    text = render_comparison(comparison, a=a.session_id or "", b=b.session_id or "")
+    names = {"session_ids": [a.session_id, b.session_id]}
+    return json_response({**fitted({**names, **comparison.to_json()}), "text": text[:MAX_TEXT]})
 
 
 @router.get("/sessions")
@@ -66,7 +102,7 @@ def listing() -> Response[str]:
     query = router.current_event.query_string_parameters or {}
     if (status := query.get("status")) not in (None, *STATUSES):
         raise RequestInvalid(f"status must be one of {', '.join(STATUSES)}.")
-    page = app().store.log.heads(
+    found = app().store.log.heads(
         "session",
         status=status,
         limit=_whole_number("limit", default=50, least=1, most=MAX_PAGE),
@@ -79,9 +115,17 @@ def listing() -> Response[str]:
             "status": head.status,
             "updated_at": head.updated_at.isoformat(),
         }
-        for head in page.items
+        for head in found.items
     ]
-    return json_response({"sessions": sessions, "cursor": page.cursor})
+    return json_response({"sessions": sessions, "cursor": found.cursor})
+
+
+def _listed(session_id: str) -> list[HistoryEntry]:
+    """The saves that are listed, newest first; a session of which nothing is there is `SessionNotFoundError`."""
+    entries = app().store.checkpoints.history(session_id)
+    if not entries and app().store.checkpoints.load(session_id) is None:
+        raise SessionNotFoundError(session_id)
+    return entries
 
 
 def _load(segment: str) -> Checkpoint:

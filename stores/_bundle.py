@@ -1,10 +1,11 @@
 """A log and what is written once over it, put together."""
 
+import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
 
 from durable.ports import Capacity, Clock, IdFactory, Leases, Log, Metered
+from stores._prune import Prune
 from stores.approvals import LogApprovals
 from stores.checkpoints import DEFAULT_HISTORY_LIMIT, LogCheckpoints
 
@@ -16,7 +17,7 @@ def utc_now() -> datetime:
 
 def new_id() -> str:
     """Give a random id: the `IdFactory` outside tests."""
-    return uuid4().hex
+    return os.urandom(16).hex()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +29,19 @@ class LogStore:
     checkpoints: LogCheckpoints
     approvals: LogApprovals
     meter: Metered
+    clock: Clock = utc_now
 
     def consumed(self) -> Capacity:
         return self.meter.consumed()
+
+    def prune(self, older_than: timedelta) -> int:
+        """Remove sessions not saved for so long, their approvals, and saves that old; give how many streams went.
+
+        For the stores without a time to live of their own: memory, files, SQLite. Never removes what a pending approval
+        needs, a run that is under way, or what the newest checkpoint of a younger session is made of.
+        """
+        now = self.clock()
+        return Prune(self.log, self.leases, self.checkpoints, self.approvals, now - older_than, now).run()
 
 
 def log_store(
@@ -45,4 +56,4 @@ def log_store(
 ) -> LogStore:
     """Put checkpoints and approvals on a log. `ttl` is how long a session is kept after its newest save."""
     checkpoints = LogCheckpoints(log, clock=clock, ids=ids, ttl=ttl, history_limit=history_limit)
-    return LogStore(log, leases, checkpoints, LogApprovals(log, clock=clock, ids=ids, ttl=ttl), meter)
+    return LogStore(log, leases, checkpoints, LogApprovals(log, clock=clock, ids=ids, ttl=ttl), meter, clock)

@@ -9,8 +9,8 @@ from typing import Any, Final, TypeAlias
 
 from durable.errors import RecordFormatError, StaleReplicaError
 from durable.ports import Entry, Head, Lease
-from stores._dynamodb_table import TTL_ATTRIBUTE, chunk_sk, entry_sk, stamp
-from stores._streams import NEVER_HELD
+from stores._dynamodb_table import TTL_ATTRIBUTE, chunk_sk, entry_sk
+from stores._streams import NEVER_HELD, stamp
 
 Item: TypeAlias = dict[str, Any]
 """An item, or the key of one, as the low-level client gives and takes it."""

@@ -6,7 +6,8 @@ from typing import Final
 from durable.ports import Clock, IdFactory, Lease
 from stores._dynamodb_calls import Calls, ConditionFailedError
 from stores._dynamodb_items import Item, epoch, lease_of, number, text, update
-from stores._dynamodb_table import LEASE_SK, TTL_ATTRIBUTE, stamp
+from stores._dynamodb_table import LEASE_SK, TTL_ATTRIBUTE
+from stores._streams import stamp
 
 KEPT: Final = timedelta(days=400)
 """How long a record is kept after its last use: longer than an execution may wait, which is a year."""

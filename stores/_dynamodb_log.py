@@ -26,9 +26,8 @@ from stores._dynamodb_table import (
     entry_sk,
     list_key,
     shard_of,
-    stamp,
 )
-from stores._streams import ACCEPTED, DELETED, TAKEN_FOR
+from stores._streams import ACCEPTED, DELETED, TAKEN_FOR, stamp
 
 FREE: Final = "attribute_not_exists(pk)"
 """Nobody has written this revision: the compare of compare-and-append."""
@@ -100,7 +99,8 @@ class DynamoDBLog:
         )
         # Oldest first, and an entry before its chunks: what an interrupted drop leaves is a readable end.
         if until is None:
-            self._calls.write_many(delete=[_key_of(item) for item in entries])
+            heads = [self._key(stream, sk) for sk in (HEAD_SK, INDEX_SK)]
+            self._calls.write_many(delete=[_key_of(item) for item in entries] + heads)
         elif until >= 0:
             taken = {"kind": text(DROPPED), "save_id": text(""), TTL_ATTRIBUTE: epoch(self._clock() + TAKEN_FOR)}
             gone = [item for item in entries if item["kind"]["S"] not in (DROPPED, "tombstone")]

@@ -13,11 +13,11 @@ due mark: each writes its own attributes, and a query by either reads nothing el
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Final
 
 from durable.errors import ConfigurationError
-from stores._streams import ACCEPTED, DELETED
+from stores._streams import ACCEPTED, DELETED, stamp
 
 TTL_ATTRIBUTE: Final = "expires_at"
 LISTING_INDEX: Final = "heads"
@@ -86,8 +86,3 @@ def shard_of(identity: str) -> int:
 def due_sort(due_at: datetime) -> str:
     """Give the range key of a head that is due: those due earlier sort first, those not due after all of them."""
     return f"due/{stamp(due_at)}"
-
-
-def stamp(moment: datetime) -> str:
-    """Give a time as text that sorts like the time: UTC, always with microseconds."""
-    return moment.astimezone(UTC).isoformat(timespec="microseconds")

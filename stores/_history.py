@@ -20,7 +20,7 @@ class Listed:
 def select(newest_first: Iterable[Entry], count: int, now: datetime) -> Listed | Behind:
     """Take the newest `count` fresh saves and what they are made of; reads no further back than that.
 
-    A tombstone ends it. A cleared entry is no save, and what is before it stays listed.
+    A tombstone ends it. A cleared entry and a base are no saves, and what is before them stays listed.
     """
     taken: list[Entry] = []
     listed: set[int] = set()
@@ -30,7 +30,7 @@ def select(newest_first: Iterable[Entry], count: int, now: datetime) -> Listed |
         if entry.kind == "tombstone" or (full and (base is None or entry.revision < base)):
             break
         taken.append(entry)
-        if not full and entry.kind != "cleared":
+        if not full and entry.kind not in ("cleared", "base"):
             listed.add(entry.revision)
             base = entry.base
     entries = [entry for entry in reversed(taken) if base is not None and entry.revision >= base]

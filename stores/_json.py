@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 from pydantic import BaseModel
-from pydantic_core import PydanticSerializationError, from_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from durable.errors import RecordFormatError
 from durable.records import FORMAT
@@ -13,10 +13,10 @@ from durable.records import FORMAT
 MAX_DEPTH = 150
 """How deep a record may be nested. The parser that reads it back stops at 200, and an entry adds a few levels."""
 
+_SCALARS = (str, int, float, type(None))
+
 _MAX_BITS = 14_000
 """Python writes no number of more than 4,300 digits."""
-
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
 def to_plain(record: BaseModel, what: str, *, only: Any = None) -> dict[str, Any]:
@@ -36,17 +36,20 @@ def to_plain(record: BaseModel, what: str, *, only: Any = None) -> dict[str, Any
 
 def to_body(content: dict[str, Any]) -> bytes:
     """Give the bytes of an entry. `content` is made of values that `to_plain` gave."""
-    return _encode({"v": FORMAT, **content}).encode()
+    return to_json({"v": FORMAT, **content})
 
 
-def from_body(body: bytes, what: str) -> dict[str, Any]:
-    """Give the content of an entry's bytes; a newer format and damage are `RecordFormatError`."""
+def from_body(body: bytes, what: str, *, oldest: int = 1) -> dict[str, Any]:
+    """Give the content of an entry's bytes; a newer format and damage are `RecordFormatError`.
+
+    Format 0 has no number, which counts as damage unless `oldest` says otherwise.
+    """
     try:
         content = from_json(body)
     except ValueError as error:
         raise RecordFormatError(what, "is not JSON: it is damaged") from error
-    version = content.get("v") if isinstance(content, dict) else None
-    if not isinstance(version, int):
+    version = content.get("v", 0) if isinstance(content, dict) else None
+    if not isinstance(version, int) or version < oldest:
         raise RecordFormatError(what, "has no format number: it is damaged")
     if version > FORMAT:
         raise RecordFormatError(what, f"has format {version}, and this version reads up to {FORMAT}")
@@ -68,7 +71,7 @@ def _text(value: Any) -> str:
 
 def _flaw(value: Any, depth: int = 0) -> str | None:
     """Say what in a value is not JSON, by its type alone. Tuples are a record's own and count as arrays."""
-    if value is None or isinstance(value, str | int | float):
+    if isinstance(value, _SCALARS):
         return _scalar_flaw(value)
     if depth == MAX_DEPTH:
         return f"a value nested more than {MAX_DEPTH} deep"
@@ -81,7 +84,10 @@ def _flaw(value: Any, depth: int = 0) -> str | None:
         value = value.values()
     elif not isinstance(value, list | tuple):
         return f"a value of type {type(value).__name__}"
-    return next((flaw for item in value if (flaw := _flaw(item, depth + 1))), None)
+    for item in value:
+        if flaw := _flaw(item, depth + 1):
+            return flaw
+    return None
 
 
 def _scalar_flaw(value: str | float | None) -> str | None:
@@ -89,7 +95,7 @@ def _scalar_flaw(value: str | float | None) -> str | None:
         return None if value.isascii() or _is_unicode(value) else "text that is not valid Unicode"
     if isinstance(value, float):
         return None if math.isfinite(value) else f"the number {value}"
-    if isinstance(value, int) and value.bit_length() > _MAX_BITS:
+    if isinstance(value, int) and value.bit_length() > _MAX_BITS and not _is_writable(value):
         return "a number of thousands of digits"
     return None
 
@@ -98,5 +104,13 @@ def _is_unicode(value: str) -> bool:
     try:
         value.encode()
     except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_writable(value: int) -> bool:
+    try:
+        str(value)
+    except ValueError:
         return False
     return True

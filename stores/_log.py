@@ -1,6 +1,6 @@
 """Checkpoints as log entries and back: pure, no store.
 
-A *reset* entry holds a whole checkpoint, a *delta* entry what is new in a checkpoint since the one before it:
+A *reset* or *base* entry holds a whole checkpoint, a *delta* entry what is new in a checkpoint since the one before it:
 
     {"v": 1, "checkpoint": {field: value, …}}
     {"v": 1, "fields": {field: value, …},               small fields that changed
@@ -22,15 +22,15 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 from durable.errors import RecordFormatError
 from durable.messages import Conversational, ToolMessage, UserMessage
 from durable.ports import Entry
-from durable.records import Checkpoint
+from durable.records import Checkpoint, upgrade
 from stores._json import from_body, same, to_body, to_plain
+from stores._streams import WHOLE
 
 _OF_ENTRY: Final = frozenset({"v", "revision", "updated_at"})
 _KEYED: Final = ("results", "decisions", "requests", "suspended")
 _SMALL: Final = tuple(
     name for name in Checkpoint.model_fields if name not in {*_OF_ENTRY, *_KEYED, "messages", "queued"}
 )
-_DEFAULT: Final = object()
 _DEFAULTS: Final[Mapping[str, Any]] = {
     name: default.model_dump(exclude_defaults=True) if isinstance(default, BaseModel) else default
     for name, field in Checkpoint.model_fields.items()
@@ -43,7 +43,7 @@ _messages: TypeAdapter[list[Conversational]] = TypeAdapter(list[Annotated[Conver
 
 def reset_body(checkpoint: Checkpoint) -> bytes:
     """Give the body of a reset entry. A value that is not JSON is `RecordFormatError`, which names the field."""
-    whole = {name: value for name in _SMALL if (value := _plain_field(checkpoint, name)) is not _DEFAULT}
+    whole = _plain_fields(checkpoint, _SMALL)
     for name in _KEYED:
         if items := getattr(checkpoint, name):
             whole[name] = {key: _plain_item(checkpoint, name, key) for key in items}
@@ -62,8 +62,8 @@ def delta_body(checkpoint: Checkpoint, after: Checkpoint) -> bytes | None:
     content: dict[str, Any] = {}
     changed = [name for name in _SMALL if not same(getattr(checkpoint, name), getattr(after, name))]
     if changed:
-        plain = {name: _plain_field(checkpoint, name) for name in changed}
-        content["fields"] = {name: _DEFAULTS[name] if value is _DEFAULT else value for name, value in plain.items()}
+        plain = _plain_fields(checkpoint, changed)
+        content["fields"] = {name: plain[name] if name in plain else _DEFAULTS[name] for name in changed}
     if added := checkpoint.messages[len(after.messages) :]:
         content["messages"] = [_moved(message, after) or _plain_message(message, "messages") for message in added]
     if not _same_messages(checkpoint.queued, after.queued):
@@ -92,11 +92,12 @@ class Replay:
 
     def apply(self, entry: Entry) -> None:
         """Take the next entry: a reset starts over, a delta adds, a cleared one changes nothing."""
-        content = from_body(entry.body, self._name(entry))
+        whole = entry.kind in WHOLE
+        content = from_body(entry.body, self._name(entry), oldest=0 if whole else 1)
         self._entry = entry
         try:
-            if entry.kind == "reset":
-                self._fields = content["checkpoint"]
+            if whole:
+                self._fields = upgrade({"v": content.get("v", 0), **content["checkpoint"]})
                 self._messages = []
                 self._unparsed = self._fields.pop("messages")
             elif entry.kind == "delta":
@@ -141,9 +142,14 @@ class Replay:
         return f"{self._stream!r} revision {entry.revision}"
 
 
-def _plain_field(checkpoint: Checkpoint, name: str) -> Any:
-    """Give a field as JSON values, or `_DEFAULT` where it has its default."""
-    return to_plain(checkpoint, name, only={name}).get(name, _DEFAULT)
+def _plain_fields(checkpoint: Checkpoint, names: Sequence[str]) -> dict[str, Any]:
+    """Give fields as JSON values, without those that have their default."""
+    try:
+        return to_plain(checkpoint, "checkpoint", only={*names})
+    except RecordFormatError:
+        for name in names:
+            to_plain(checkpoint, name, only={name})  # the error says which one it is
+        raise
 
 
 def _plain_item(checkpoint: Checkpoint, name: str, key: str) -> Any:

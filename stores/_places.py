@@ -14,7 +14,8 @@ class Place:
     """Where a stream stands at `revision`. What is said of the entries never becomes wrong: they do not change.
 
     `base_expires` is when the base may be gone (None: never). `shown` is the status and the base that the head had when
-    it was last read or marked, None if there was no head.
+    it was last read or marked, None if there was no head. `sizes` are the bytes of the base and of what came after it,
+    None where nobody has seen them.
     """
 
     revision: int
@@ -22,6 +23,7 @@ class Place:
     base_expires: datetime | None
     listed_from: int = 0
     shown: tuple[str, int] | None = None
+    sizes: tuple[int, int] | None = None
 
 
 class Places:

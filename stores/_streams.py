@@ -9,9 +9,12 @@ from itertools import pairwise
 from typing import Final, TypeVar
 
 from durable.errors import StaleReplicaError, StoreUnavailableError
-from durable.ports import Entry, Head, Log
+from durable.ports import Entry, EntryKind, Head, Log
 
 T = TypeVar("T")
+
+WHOLE: Final = frozenset[EntryKind]({"reset", "base"})
+"""The kinds of entries that hold everything, so that nothing before them is needed."""
 
 DELETED: Final = "deleted"
 """The status of the head of a stream that was deleted or cleared. Such heads are not listed."""
@@ -39,6 +42,11 @@ def lifetime(now: datetime, ttl: timedelta | None) -> tuple[datetime | None, dat
 def whole_second(moment: datetime) -> datetime:
     """Round up: backends that remove by time count in seconds and must not be early."""
     return datetime.fromtimestamp(math.ceil(moment.timestamp()), UTC)
+
+
+def stamp(moment: datetime) -> str:
+    """Give a time as text that sorts like the time: UTC, always with microseconds."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def append(log: Log, stream: str, entry: Entry) -> bool:
@@ -80,7 +88,7 @@ def examine(entries: Sequence[Entry], head: Head | None, now: datetime) -> Absen
     1. a tombstone is the newest: absent, whatever else is missing
     2. a fresh head promises more: behind
     3. the newest is not fresh, or clears the session: absent
-    4. from the newest reset on every number must be there: a gap, or no reset at all, is behind
+    4. from the newest reset or base on every number must be there: a gap, or neither of them, is behind
     """
     last = entries[-1] if entries else None
     if last is not None and last.kind == "tombstone":
@@ -90,7 +98,7 @@ def examine(entries: Sequence[Entry], head: Head | None, now: datetime) -> Absen
         return Behind(head.revision, found)
     if last is None or not is_fresh(last, now) or last.kind == "cleared":
         return Absent()
-    base = next((at for at in reversed(range(len(entries))) if entries[at].kind == "reset"), None)
+    base = next((at for at in reversed(range(len(entries))) if entries[at].kind in WHOLE), None)
     if base is None:
         return Behind(last.base, found)
     return gap_in(entries[base:]) or Found(entries[base:])

@@ -1,19 +1,21 @@
 """Checkpoints and their history over any log: one conditional append for each save."""
 
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from durable.errors import ConfigurationError, StaleCheckpointError, StoreUnavailableError
 from durable.ports import Clock, Entry, EntryKind, Head, HistoryEntry, IdFactory, Log
 from durable.records import Checkpoint, Status, check_session_id
-from stores import _history
+from stores import _bases, _history
 from stores._json import to_body
 from stores._log import Replay, delta_body, reset_body
 from stores._places import Place, Places
 from stores._streams import (
     DELETED,
     TAKEN_FOR,
+    WHOLE,
     Absent,
     Behind,
     Found,
@@ -77,7 +79,9 @@ class LogCheckpoints:
         replay = Replay(stream)
         for entry in outcome.entries:
             replay.apply(entry)
-        self._places.put(stream, _place(outcome.entries[-1], outcome.entries[0].expires_at, head))
+        base, *since = outcome.entries
+        sizes = len(base.body), sum(len(entry.body) for entry in since)
+        self._places.put(stream, _place(outcome.entries[-1], base.expires_at, head, sizes))
         return replay.checkpoint()
 
     def save(self, checkpoint: Checkpoint, *, after: Checkpoint | None) -> Checkpoint:
@@ -92,8 +96,7 @@ class LogCheckpoints:
         saved = checkpoint.but(
             revision=place.revision + 1, created_at=now if after is None else after.created_at, updated_at=now
         )
-        # A human may take longer than any ttl: a session that waits for one does not expire.
-        ttl = None if saved.status is Status.AWAITING_APPROVAL else self._ttl
+        ttl = self._ttl_of(saved)
         fresh_until, _ = lifetime(now, ttl)
         delta = None if after is None or not _lasts(place.base_expires, fresh_until) else delta_body(saved, after)
         if delta is not None:
@@ -102,10 +105,47 @@ class LogCheckpoints:
             entry = self._entry("reset", saved.revision, saved.revision, now, reset_body(saved), ttl)
         if not append(self._log, stream, entry):
             raise StaleCheckpointError(str(saved.session_id), saved.revision)
-        shown = self._show(stream, saved.status.value, entry, place)
-        base_expires = place.base_expires if entry.kind == "delta" else entry.expires_at
-        self._places.put(stream, Place(entry.revision, entry.base, base_expires, place.listed_from, shown))
+        self._places.put(stream, self._moved(stream, saved, entry, place))
         return saved
+
+    def maintain(self, session_id: str, *, after: Checkpoint) -> Checkpoint:
+        """Keep loads short: where many entries have gathered since the base, write the transcript as a new one.
+
+        To be called after a turn, by whoever has the session's lease, with the checkpoint it holds; go on with the one
+        that comes back. It is no save: the history does not list it and `updated_at` stays. Entries that neither the
+        base nor a listed save needs are dropped; what is left of a drop that was interrupted goes with the next one.
+        Raises what `save` raises; what was saved before is safe whatever happens here.
+        """
+        stream = stream_of(session_id)
+        place = self._place_after(stream, after)
+        if after.revision - place.base < _bases.MIN_ENTRIES:
+            return after
+        if place.sizes is None:
+            place = replace(place, sizes=_bases.sizes(self._log.read(stream, after=place.base - 1)))
+        if not _bases.is_due(place):
+            return after
+        now = self._clock()
+        maintained = after.but(revision=after.revision + 1)
+        entry = self._entry(
+            "base", maintained.revision, maintained.revision, now, reset_body(maintained), self._ttl_of(after)
+        )
+        entry = replace(entry, written_at=after.updated_at)
+        if not append(self._log, stream, entry):
+            raise StaleCheckpointError(session_id, maintained.revision)
+        moved = self._moved(stream, maintained, entry, place)
+        self._places.put(stream, moved)
+        if moved.shown is not None:  # first the index, then the drop
+            with suppress(StoreUnavailableError):
+                self.drop_unneeded(session_id)
+        return maintained
+
+    def drop_unneeded(self, session_id: str, *, since: datetime | None = None) -> None:
+        """Drop the entries that neither the newest one nor a listed save needs; `since` counts only younger saves."""
+        stream, count = stream_of(session_id), self._history_limit
+        newest_first = list(self._log.read(stream, newest_first=True, limit=count + _bases.UNLISTED))
+        needed = _bases.needed_from(newest_first, count, self._clock(), since)
+        if needed is not None and needed > 0:
+            self._log.drop(stream, until=needed - 1)
 
     def delete(self, session_id: str, *, keep_history: bool = False) -> None:
         """Make the session absent; with `keep_history` its listed saves stay. An absent session stays so.
@@ -135,6 +175,14 @@ class LogCheckpoints:
             stream, lambda: _history.select(self._log.read(stream, newest_first=True), count, self._clock())
         )
         return _history.replay(stream, listed)
+
+    def end(self, session_id: str, last: Entry) -> bool:
+        """Delete the session if `last` is still its newest entry; False when it has moved, and then nothing changes."""
+        stream = stream_of(session_id)
+        if not self._end(stream, last, self._clock(), keep_history=False):
+            return False
+        self._log.drop(stream, until=last.revision)
+        return True
 
     def _free_place(self, stream: str, now: datetime) -> Place:
         """Give the place that a new session starts after; a live one is `StaleCheckpointError`."""
@@ -173,6 +221,21 @@ class LogCheckpoints:
         self._show(stream, DELETED, end, None)
         return True
 
+    def _moved(self, stream: str, saved: Checkpoint, entry: Entry, place: Place) -> Place:
+        """Show what was appended, and give the place that it leads to."""
+        shown = self._show(stream, saved.status.value, entry, place)
+        if entry.kind in WHOLE:
+            return Place(
+                entry.revision, entry.base, entry.expires_at, place.listed_from, shown, sizes=(len(entry.body), 0)
+            )
+        base, since = place.sizes or (0, 0)
+        sizes = (base, since + len(entry.body)) if place.sizes is not None else None
+        return replace(place, revision=entry.revision, shown=shown, sizes=sizes)
+
+    def _ttl_of(self, checkpoint: Checkpoint) -> timedelta | None:
+        # A human may take longer than any ttl: a session that waits for one does not expire.
+        return None if checkpoint.status is Status.AWAITING_APPROVAL else self._ttl
+
     def _entry(
         self, kind: EntryKind, revision: int, base: int, now: datetime, body: bytes, ttl: timedelta | None
     ) -> Entry:
@@ -207,10 +270,12 @@ class LogCheckpoints:
         return None
 
 
-def _place(last: Entry, base_expires: datetime | None, head: Head | None) -> Place:
+def _place(
+    last: Entry, base_expires: datetime | None, head: Head | None, sizes: tuple[int, int] | None = None
+) -> Place:
     if head is None:
-        return Place(last.revision, last.base, base_expires)
-    return Place(last.revision, last.base, base_expires, head.listed_from, (head.status, head.base))
+        return Place(last.revision, last.base, base_expires, sizes=sizes)
+    return Place(last.revision, last.base, base_expires, head.listed_from, (head.status, head.base), sizes)
 
 
 def _lasts(base_expires: datetime | None, fresh_until: datetime | None) -> bool:

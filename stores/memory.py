@@ -7,8 +7,9 @@ from threading import Lock
 
 from durable.ports import Capacity, Clock, Entry, Head, IdFactory, Lease, Page
 from stores._bundle import LogStore, log_store, new_id, utc_now
+from stores._heads import announced, is_listed, is_still_due, marked, settled
+from stores._leases import acquired, released, unheld
 from stores._meter import Meter
-from stores._streams import ACCEPTED, DELETED, NEVER_HELD, is_fresh
 from stores.checkpoints import DEFAULT_HISTORY_LIMIT
 
 
@@ -60,6 +61,7 @@ class MemoryLog:
             if until is None:
                 self._streams.pop(stream, None)
                 self._dropped.pop(stream, None)
+                self._heads.pop(stream, None)
                 return
             entries = self._streams.get(stream, {})
             for revision, entry in list(entries.items()):
@@ -75,29 +77,25 @@ class MemoryLog:
     def mark(self, head: Head) -> None:
         self._meter.add(Capacity(requests=1))
         with self._lock:
-            old = self._heads.get(head.stream)
-            if old is not None and head.revision < old.revision and is_fresh(old, head.updated_at):
-                return
-            due_at, due_run = (old.due_at, old.due_run) if old is not None else (None, None)
-            self._heads[head.stream] = replace(head, due_at=due_at, due_run=due_run)
+            if new := marked(self._heads.get(head.stream), head):
+                self._heads[head.stream] = new
 
     def announce(self, stream: str, *, run_id: str, due_at: datetime) -> None:
         self._meter.add(Capacity(requests=1))
-        kind, _, identity = stream.partition("/")
         with self._lock:
-            head = self._heads.get(stream) or Head(kind=kind, id=identity, status=ACCEPTED, updated_at=self._clock())
-            self._heads[stream] = replace(head, due_at=due_at, due_run=run_id)
+            old = self._heads.get(stream)
+            self._heads[stream] = announced(old, stream, run_id=run_id, due_at=due_at, now=self._clock())
 
     def settle(self, head: Head) -> None:
         self._meter.add(Capacity(requests=1))
         with self._lock:
             there = self._heads.get(head.stream)
-            if there is None or there.due_at is None or (there.due_at, there.due_run) != (head.due_at, head.due_run):
+            if there is None or not is_still_due(there, head):
                 return
-            if there.status == ACCEPTED:
-                del self._heads[head.stream]
+            if left := settled(there):
+                self._heads[head.stream] = left
             else:
-                self._heads[head.stream] = replace(there, due_at=None, due_run=None)
+                del self._heads[head.stream]
 
     def heads(
         self,
@@ -114,10 +112,7 @@ class MemoryLog:
         wanted = [
             head
             for head in heads
-            if head.kind == kind
-            and (head.status == status if status is not None else head.status != DELETED or due_before is not None)
-            and (due_before is None or (head.due_at is not None and head.due_at < due_before))
-            and (cursor is None or head.id > cursor)
+            if is_listed(head, kind, status=status, due_before=due_before) and (cursor is None or head.id > cursor)
         ]
         return Page(wanted[:limit], wanted[limit - 1].id if len(wanted) > limit else None)
 
@@ -133,13 +128,8 @@ class MemoryLeases:
 
     def acquire(self, stream: str, owner: str, *, until: datetime, revision: int) -> Lease | None:
         with self._lock:
-            old = self._get(stream)
-            if old.owner not in (None, owner) and old.until > self._clock():
-                return None
-            attempt = old.attempt + 1 if old.attempt and old.revision == revision else 1
-            return self._put(
-                replace(old, owner=owner, until=until, fence=old.fence + 1, attempt=attempt, revision=revision)
-            )
+            lease = acquired(self._get(stream), owner, until=until, revision=revision, now=self._clock())
+            return self._put(lease) if lease is not None else None
 
     def look(self, stream: str) -> Lease | None:
         self._meter.add(Capacity(requests=1))
@@ -156,12 +146,11 @@ class MemoryLeases:
 
     def release(self, lease: Lease) -> None:
         with self._lock:
-            there = self._get(lease.stream)
-            if there.fence == lease.fence:
-                self._put(replace(there, owner=None, until=self._clock()))
+            if ended := released(self._get(lease.stream), lease, self._clock()):
+                self._put(ended)
 
     def _get(self, stream: str) -> Lease:
-        return self._leases.get(stream) or Lease(stream=stream, owner=None, until=NEVER_HELD, fence=0)
+        return self._leases.get(stream) or unheld(stream)
 
     def _put(self, lease: Lease) -> Lease:
         self._meter.add(Capacity(requests=1))

@@ -114,6 +114,12 @@ def test_stores_know_the_records_and_the_ports() -> None:
         assert one.top in ("pydantic", "pydantic_core") or "dynamodb" in one.file, one
 
 
+def test_a_backend_is_behind_one_file() -> None:
+    """Only stores/sqlite.py knows the driver of SQLite, and only the file store locks files."""
+    assert {one.file for one in IMPORTS if one.top == "sqlite3"} == {"stores/sqlite.py"}
+    assert {one.file for one in IMPORTS if one.top == "fcntl"} == {"stores/_files_folder.py"}
+
+
 def test_what_is_concrete_is_chosen_in_one_place() -> None:
     """Stores, providers and clients are made in handlers/_wiring.py; other handlers get them from there."""
     for one in imports("handlers"):
@@ -149,13 +155,16 @@ def test_the_environment_is_read_in_one_place() -> None:
 PURE = {
     "errors": set[str](),
     "messages": set[str](),
-    "records": {"errors", "messages"},
+    "records": {"errors", "messages", "results"},
     "results": {"messages"},
     "transcript": {"messages", "ports", "records"},
     "plan": {"errors", "messages", "records", "transcript"},
     "fingerprint": {"definition", "events", "ports", "records"},
+    "patches": {"errors", "messages", "records", "tools", "transcript"},
+    "trajectory": {"messages", "records"},
+    "rendering": {"trajectory"},
 }
-VALUES = {"pydantic", "collections", "dataclasses", "datetime", "enum", "hashlib", "json", "re", "typing"}
+VALUES = {"pydantic", "collections", "dataclasses", "datetime", "difflib", "enum", "hashlib", "json", "re", "typing"}
 
 
 @pytest.mark.parametrize("name", PURE)

@@ -146,7 +146,7 @@ RUNS = {
     *("checkpoints.load", "checkpoints.save", "approvals.request"),
 }
 USES = {
-    "runs": RUNS | HANDS_OVER,
+    "runs": RUNS | {"checkpoints.history"} | HANDS_OVER,
     "sessions": {"checkpoints.load", "checkpoints.history", "log.heads"},
     "approvals": {"approvals.list", "approvals.get", "approvals.append", "checkpoints.load"} | CARRIES_ON,
     "steps": RUNS

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
@@ -22,7 +23,9 @@ from stores._bundle import LogStore, log_store, new_id
 from stores._dynamodb_table import TABLE
 from stores._meter import Meter
 from stores.dynamodb import open_table
+from stores.files import open_folder
 from stores.memory import MemoryLeases, MemoryLog
+from stores.sqlite import open_database
 
 TABLE_NAME: Final = "durable"
 START: Final = datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=UTC)
@@ -68,6 +71,14 @@ def memory_backend(clock: MovedClock) -> Backend:
     meter = Meter()
     log, leases = MemoryLog(meter, clock=clock), MemoryLeases(meter, clock=clock)
     return Backend("memory", lambda: (log, leases, meter), clock)
+
+
+def sqlite_backend(path: Path, clock: MovedClock) -> Backend:
+    return Backend("sqlite", partial(open_database, path, clock=clock), clock)
+
+
+def files_backend(path: Path, clock: MovedClock) -> Backend:
+    return Backend("files", partial(open_folder, path, clock=clock), clock)
 
 
 def dynamodb_backend(name: str, client: Any, table: str, clock: MovedClock) -> Backend:

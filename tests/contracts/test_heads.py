@@ -171,3 +171,13 @@ def test_a_foreign_cursor_is_refused(backend: Backend) -> None:
         except ConfigurationError:
             continue
         assert list(page.items) == []
+
+
+def test_a_stream_that_is_dropped_has_no_head(backend: Backend) -> None:
+    """When a whole stream is dropped its head goes with it, while a drop up to a revision leaves it."""
+    backend.log.mark(head(revision=3))
+    backend.log.drop("session/s", until=3)
+    assert backend.log.head("session/s") == head(revision=3)
+    backend.log.drop("session/s")
+    assert backend.log.head("session/s") is None
+    assert listed(backend.log) == []

@@ -157,8 +157,8 @@ def test_an_approved_call_runs_once() -> None:
     assert run(desk.agent.approvals.list()).items == []
 
 
-def test_a_reason_for_a_rejection_reaches_the_model() -> None:
-    """A13: the model is told that the call was rejected, with the note that the human wrote."""
+def test_a13_a_reason_for_a_rejection_reaches_the_model() -> None:
+    """The model is told that the call was rejected, with the note that the human wrote."""
     desk = Desk()
     run(desk.agent.approvals.resolve(desk.pause(), approved=False, note="Ask for a receipt first.", by="ada"))
     provider: Any = desk.agent.provider
@@ -182,8 +182,8 @@ ENTRY_POINTS: dict[str, Callable[[Desk, str], Any]] = {
 
 @pytest.mark.parametrize("enter", ENTRY_POINTS.values(), ids=ENTRY_POINTS)
 @pytest.mark.parametrize("saves", range(3))
-def test_a_rejected_tool_never_runs(saves: int, enter: Callable[[Desk, str], Any]) -> None:
-    """A2: reject, crash after any save of the resume, and enter by any way: the tool does not run, now or later."""
+def test_a2_a_rejected_tool_never_runs(saves: int, enter: Callable[[Desk, str], Any]) -> None:
+    """Reject, crash after any save of the resume, and enter by any way: the tool does not run, now or later."""
     desk = Desk()
     id = desk.pause()
     desk.decide(id, approved=False)
@@ -210,8 +210,8 @@ def test_an_approved_tool_runs_at_most_once(enter: Callable[[Desk, str], Any]) -
 
 
 @pytest.mark.parametrize("enter", ["send", "send nothing", "resume", "resume_after_approval"])
-def test_nothing_but_a_decision_is_a_yes(enter: str) -> None:
-    """A4: whoever carries on without a decision is refused, and the approval is still pending."""
+def test_a4_nothing_but_a_decision_is_a_yes(enter: str) -> None:
+    """Whoever carries on without a decision is refused, and the approval is still pending."""
     desk = Desk()
     id = desk.pause()
     with pytest.raises(SessionAwaitingApprovalError) as refused:
@@ -305,7 +305,7 @@ def test_a_decision_counts_until_the_deadline(seconds: float, in_time: bool) -> 
     assert [type(event) for event in desk.approval(id).events] == [Requested, Expired]
 
 
-def test_a_deadline_that_passes_rejects_and_says_so() -> None:
+def test_a19_a_deadline_that_passes_rejects_and_says_so() -> None:
     """A run resumed after the deadline goes on with a rejection, and the record says that it was a time-out."""
     desk = Desk(approval_timeout=timedelta(hours=1))
     id = desk.pause()
@@ -439,8 +439,8 @@ def test_a_decision_is_bound_to_what_was_shown() -> None:
     assert desk.results()[0]["kind"] == "validation"
 
 
-def test_a_policy_is_evaluated_once() -> None:
-    """A14: the decision comes first; the policy is not asked again when the run resumes."""
+def test_a14_a_policy_is_evaluated_once() -> None:
+    """The decision comes first; the policy is not asked again when the run resumes."""
     looked: list[Any] = []
 
     def policy(arguments: Any, context: ToolContext) -> bool:
@@ -452,8 +452,8 @@ def test_a_policy_is_evaluated_once() -> None:
     assert (looked, desk.paid) == ([{"amount": 5}], [5])
 
 
-def test_three_gated_calls_are_answered_one_after_the_other() -> None:
-    """A1, A16: each gated call of a turn has its own approval, each answer reaches its own call, and none is lost."""
+def test_a1_a16_three_gated_calls_are_answered_one_after_the_other() -> None:
+    """Each gated call of a turn has its own approval, each answer reaches its own call, and none is lost."""
     desk = Desk([[("pay", {"amount": amount}) for amount in (1, 2, 3)], "done"])
     ids = [desk.pause()]
     result = None
@@ -483,8 +483,8 @@ def test_an_answer_to_an_earlier_question_does_not_open_a_later_one() -> None:
     assert (desk.paid, desk.approval(second).status) == ([1], ApprovalStatus.PENDING)
 
 
-def test_a_cold_process_resolves_the_approval() -> None:
-    """E25: everything is in the store: a process that has never seen the run decides and resumes it."""
+def test_e25_a_cold_process_resolves_the_approval() -> None:
+    """Everything is in the store: a process that has never seen the run decides and resumes it."""
     desk = Desk([("pay", {"amount": 5}), "done"])
     id = desk.pause()
     cold: LogStore = log_store(desk.store.log, desk.store.leases, desk.store.meter, clock=desk.clock)
@@ -493,8 +493,8 @@ def test_a_cold_process_resolves_the_approval() -> None:
     assert desk.paid == [5]
 
 
-def test_a_provider_that_fails_during_the_resume_loses_nothing() -> None:
-    """A15: the decision stays recorded and applied, the session is unfinished, and a retry finishes the run."""
+def test_a15_a_provider_that_fails_during_the_resume_loses_nothing() -> None:
+    """The decision stays recorded and applied, the session is unfinished, and a retry finishes the run."""
     desk = Desk([("pay", {"amount": 5}), DOWN])
     id = desk.pause()
     for _ in range(2):
@@ -522,8 +522,8 @@ def test_a_missing_tool_leaves_the_decision_for_the_right_agent() -> None:
     assert desk.resume(id).text == "done"
 
 
-def test_two_who_apply_one_decision_run_the_call_once() -> None:
-    """E17: of two processes that resume one approval, one moves the session; the other gets `StaleCheckpointError`."""
+def test_e17_two_who_apply_one_decision_run_the_call_once() -> None:
+    """Of two processes that resume one approval, one moves the session; the other gets `StaleCheckpointError`."""
     desk = Desk()
     id = desk.pause()
     desk.decide(id)

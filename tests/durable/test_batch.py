@@ -176,8 +176,8 @@ def test_a_validation_result_names_the_issues() -> None:
     assert [issue["loc"] for issue in content["issues"]] == [["amount"]]
 
 
-def test_a_rejected_call_never_runs() -> None:
-    """A2: a rejected call gets a `rejected` result with the note, and its tool is not touched; later calls go on."""
+def test_a2_a_rejected_call_never_runs() -> None:
+    """A rejected call gets a `rejected` result with the note, and its tool is not touched; later calls go on."""
     ran: list[str] = []
     make = recorder(ran, needs_approval=True, recovery="rerun")
     decisions = {"a": approved("a", approved=False, note="too dear"), "b": approved("b")}
@@ -256,8 +256,8 @@ def test_gates_are_passed_in_call_order() -> None:
 
 
 @pytest.mark.parametrize("arguments", ['{"amount": ', '{"amount": NaN}', '{"amount": 1e999}', "[5]", '{"amount": "x"}'])
-def test_arguments_that_no_policy_can_judge_never_run(arguments: str) -> None:
-    """A8: a gated call with malformed arguments does not slip past its policy: it is an error, and nothing runs."""
+def test_a8_arguments_that_no_policy_can_judge_never_run(arguments: str) -> None:
+    """A gated call with malformed arguments does not slip past its policy: it is an error, and nothing runs."""
     looked: list[Any] = []
     ran: list[str] = []
 
@@ -275,8 +275,8 @@ def test_arguments_that_no_policy_can_judge_never_run(arguments: str) -> None:
     assert content["kind"] == "validation"
 
 
-def test_a_policy_is_not_asked_again_after_the_decision() -> None:
-    """A14: an approved call runs without its policy being evaluated once more."""
+def test_a14_a_policy_is_not_asked_again_after_the_decision() -> None:
+    """An approved call runs without its policy being evaluated once more."""
     looked: list[Any] = []
 
     @tool(needs_approval=lambda arguments, context: looked.append(arguments) or True)  # type: ignore[func-returns-value]
@@ -308,7 +308,7 @@ def test_a_decision_is_about_the_arguments_that_were_shown(arguments: str) -> No
     assert (ledger.results["c"].is_error, ran) == (False, ["send"])
 
 
-def test_a_decision_of_another_tool_does_not_count() -> None:
+def test_a9_a_decision_of_another_tool_does_not_count() -> None:
     """The tool's name is part of what was decided."""
     ran: list[str] = []
     make = recorder(ran, needs_approval=True)
@@ -364,8 +364,8 @@ def test_results_are_written_as_they_settle() -> None:
 
 
 @pytest.mark.parametrize("colour", ["async", "plain"])
-def test_thirty_tools_that_end_together_lose_nothing(colour: str) -> None:
-    """E2: thirty calls that settle at the same moment all have their result, however the saves fall."""
+def test_e2_thirty_tools_that_end_together_lose_nothing(colour: str) -> None:
+    """Thirty calls that settle at the same moment all have their result, however the saves fall."""
     together = threading.Barrier(30, timeout=20)
     arrived: list[int] = []
 
@@ -437,8 +437,8 @@ def test_calls_that_start_together_are_named_in_one_write() -> None:
 
 
 @pytest.mark.parametrize("error", [StoreUnavailableError("PutItem", "throttled"), StaleCheckpointError("s", 3)])
-def test_no_tool_starts_after_a_save_that_failed(error: Exception) -> None:
-    """E12, E15: a failing save raises the store's error, no further tool runs, and no error becomes a result."""
+def test_e12_e15_no_tool_starts_after_a_save_that_failed(error: Exception) -> None:
+    """A failing save raises the store's error, no further tool runs, and no error becomes a result."""
     for dies_at in range(4):
         ran: list[str] = []
         ledger = Saves(dies_at=dies_at, error=error)

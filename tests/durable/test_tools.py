@@ -487,8 +487,8 @@ def values() -> list[Any]:
     ]
 
 
-def test_a_live_run_sees_what_a_resumed_run_sees() -> None:
-    """E8, P7, P8: the result that the model gets in the run that made it is the one that a later process reads."""
+def test_e8_p7_p8_a_live_run_sees_what_a_resumed_run_sees() -> None:
+    """The result that the model gets in the run that made it is the one that a later process reads."""
 
     @tool
     def give(number: int) -> Any:
@@ -509,7 +509,7 @@ def test_a_live_run_sees_what_a_resumed_run_sees() -> None:
 # --- a tool in an agent ----------------------------------------------------------------------------------------------
 
 
-def test_two_tools_of_one_name_are_refused() -> None:
+def test_a9_two_tools_of_one_name_are_refused() -> None:
     """An agent cannot have two tools that the model could not tell apart."""
 
     @tool(name="look")

@@ -7,7 +7,7 @@ answers with a text. So the model needs no memory, and a new process answers as 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from random import Random
 from typing import Any, Literal
 
@@ -63,6 +63,7 @@ class Plan:
     steps: tuple[tuple[PlannedCall, ...], ...] = ()
     trouble: Trouble | None = None
 
+    @cached_property
     def text(self) -> str:
         return json.dumps({"name": self.name, "steps": [[asdict(c) for c in s] for s in self.steps], "t": self.trouble})
 
@@ -114,7 +115,7 @@ def random_call(random: Random, key: str) -> PlannedCall:
 def random_plan(random: Random, name: str, steps: int) -> Plan:
     """A plan of so many model turns with 0 to 4 calls; one without calls is the answer, which ends it."""
     turns = [
-        tuple(random_call(random, f"{name}.{step}.{n}") for n in range(random.choice([1, 1, 2, 2, 3, 4])))
+        tuple(random_call(random, f"{name}.{step}.{n}") for n in range(random.choice([1, 1, 1, 2, 2, 2, 3, 4])))
         for step in range(steps - 1)
     ]
     return Plan(name, tuple(turns), "down" if random.random() < 0.1 else None)

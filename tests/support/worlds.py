@@ -63,7 +63,7 @@ PLENTY = 10_000.0
 
 @dataclass(frozen=True)
 class Interruption:
-    """What happens to a process, and at which of its points."""
+    """What happens to a process, and at which of its points (-1: told before it begins)."""
 
     at: int
     act: Act = "crash"
@@ -103,6 +103,7 @@ class World:
     clock: Clock = field(default_factory=Clock)
     store: Any = None
     ids: Callable[[], str] = field(default_factory=numbered)
+    stored: Checkpoint | None = None
     starts: list[Start] = field(default_factory=list)
     recorded: dict[str, ToolMessage] = field(default_factory=dict)
     began: set[str] = field(default_factory=set)
@@ -117,16 +118,40 @@ class World:
         self.store = self.store or memory_store(clock=self.clock)
 
     @property
-    def stored(self) -> Checkpoint | None:
-        return self.store.checkpoints.load(SESSION)
-
-    @property
     def approval_ids(self) -> list[str]:
         return [id for ids in self.asked.values() for id in ids]
+
+    def copy(self) -> "World":
+        """Another world that is as this one is now."""
+        clock = Clock(self.clock.now)
+        store = memory_store(clock=clock)
+        for stream in (f"session/{SESSION}", *(f"approval/{id}" for id in self.approval_ids)):
+            for entry in self.store.log.read(stream):
+                store.log.append(stream, entry)
+            if (head := self.store.log.head(stream)) is not None:
+                store.log.mark(head)
+        return replace(
+            self,
+            clock=clock,
+            store=store,
+            starts=[*self.starts],
+            recorded={**self.recorded},
+            began={*self.began},
+            asked={call_id: [*ids] for call_id, ids in self.asked.items()},
+            down={*self.down},
+            tripped={*self.tripped},
+            faults=[*self.faults],
+        )
 
     def ran(self) -> Counter[str]:
         """How often each piece of work was done, by its key."""
         return Counter(start.key for start in self.starts)
+
+    def forget(self, gone: set[str]) -> None:
+        """A turn was cut off: what its calls were called is free again."""
+        self.starts = [start for start in self.starts if start.call_id not in gone]
+        self.recorded = {id: result for id, result in self.recorded.items() if id not in gone}
+        self.asked = {id: approvals for id, approvals in self.asked.items() if id not in gone}
 
     def expect(self, holds: bool, rule: str) -> None:
         if not holds:
@@ -164,6 +189,8 @@ class Process:
         )
         self.interruption = interruption
         self._loop: _Loop | None = None
+        if interruption is not None and interruption.at < 0 and interruption.act in ("abort", "deadline"):
+            self._happens(interruption.act)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -181,9 +208,11 @@ class Process:
         if self.dead:
             raise Crash
         number, self.points = self.points, self.points + 1
-        if self.interruption is None or self.interruption.at != number:
-            return
-        match self.interruption.act:
+        if self.interruption is not None and self.interruption.at == number:
+            self._happens(self.interruption.act)
+
+    def _happens(self, act: Act) -> None:
+        match act:
             case "crash":
                 self.dead = True
                 raise Crash
@@ -253,7 +282,9 @@ class Checkpoints:
         self._inner = process.world.store.checkpoints
 
     def load(self, session_id: str) -> Checkpoint | None:
-        return self._inner.load(session_id)
+        loaded = self._inner.load(session_id)
+        self._process.world.expect(loaded == self._process.world.stored, "what is loaded is not what was saved")
+        return loaded
 
     def delete(self, session_id: str) -> None:
         self._inner.delete(session_id)
@@ -269,6 +300,7 @@ class Checkpoints:
             process.stale = True
             raise
         check_save(world, before, saved)
+        world.stored = saved
         process.point()
         return saved
 
@@ -281,6 +313,8 @@ def check_save(world: World, before: Checkpoint | None, saved: Checkpoint) -> No
         cut = before.messages[: before.committed] if is_poisoned(before) else before.messages
         world.expect(saved.messages[: len(cut)] == cut, "a save forgets messages")
         world.expect(saved.revision == before.revision + 1, "revisions have a gap")
+        if saved.run_id != before.run_id and saved.messages[: len(before.messages)] != before.messages:
+            world.forget(call_ids(before.messages[before.committed :]))
     for result in [*(m for m in saved.messages if isinstance(m, ToolMessage)), *saved.results.values()]:
         known = world.recorded.setdefault(result.tool_call_id, result)
         world.expect(known == result, f"the result of {result.tool_call_id} has changed")
@@ -358,8 +392,8 @@ class Model:
 
     async def generate(self, request: ModelRequest) -> ModelTurn:
         process, world = self._process, self._process.world
-        process.point()
         check_request(process, request)
+        process.point()
         await anyio.lowlevel.checkpoint()
         turn = answer(request, already_down=world.down)
         process.point()
@@ -411,16 +445,16 @@ def _prototypes(*, changed: bool) -> dict[str, Tool]:
     async def other_work(key: str, ctx: ToolContext, turns: int = 0, fails: bool = False, more: int = 0) -> str:
         raise NotImplementedError
 
-    timeouts = {"refund": timedelta(hours=1)}
-    return {
-        name: tool(
-            name=name,
-            needs_approval=name in GATED,
-            recovery=recovery,  # type: ignore[arg-type]
-            approval_timeout=timeouts.get(name),
-        )(other_work if changed else work)
-        for name, recovery in RECOVERY.items()
-    }
+    def made(name: str, recovery: Any) -> Tool:
+        timeout = timedelta(hours=1) if name == "refund" else None
+        make = tool(name=name, needs_approval=name in GATED, recovery=recovery, approval_timeout=timeout)
+        prototype = make(other_work if changed else work)
+        schema = prototype.arguments.model_json_schema()
+        known: Any = prototype.arguments  # making a schema takes longer than all the rest of a short run
+        known.model_json_schema = lambda: dict(schema)
+        return prototype
+
+    return {name: made(name, recovery) for name, recovery in RECOVERY.items()}
 
 
 _TOOLS, _CHANGED_TOOLS = _prototypes(changed=False), _prototypes(changed=True)

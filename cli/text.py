@@ -1,0 +1,122 @@
+"""What people read: tables and lines. Text of models and tools cannot do anything to a terminal."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+WIDEST = 80
+"""Characters of a table's cell."""
+
+
+def clean(text: str) -> str:
+    """The text with its control characters escaped, line ends aside."""
+    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Columns as wide as what is in them; `-` stands for nothing."""
+    cells = [tuple(headers), *(tuple(map(_cell, row)) for row in rows)]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(headers))]
+    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def fields(values: Mapping[str, Any]) -> str:
+    """One line for each value that is there."""
+    shown = {name: value for name, value in values.items() if value not in (None, "", [], {})}
+    width = max(map(len, shown), default=0)
+    return "\n".join(f"{name.ljust(width)}  {_inline(value)}" for name, value in shown.items())
+
+
+def session_text(session: Mapping[str, Any]) -> str:
+    """How a run stands, and its answer."""
+    usage = session.get("usage") or {}
+    origin = session.get("forked_from")
+    error = session.get("last_error")
+    return fields(
+        {
+            "session": session.get("session_id"),
+            "run": session.get("run_id"),
+            "status": session.get("status"),
+            "finish reason": session.get("finish_reason"),
+            "approval": session.get("approval_id"),
+            "steps": session.get("steps"),
+            "tool calls": session.get("tool_calls"),
+            "tokens": f"{usage['input_tokens']} in, {usage['output_tokens']} out" if usage else None,
+            "turns": session.get("turns"),
+            "messages": session.get("messages"),
+            "revision": session.get("revision"),
+            "forked from": f"{origin['session_id']} at step {origin['step']}" if origin else None,
+            "last error": f"{error['code']}: {error['message']}" if error else None,
+            "updated": session.get("updated_at"),
+            "answer": session.get("text"),
+        }
+    )
+
+
+def history_text(page: Mapping[str, Any]) -> str:
+    headers = ("revision", "step", "status", "finish reason", "messages", "saved at")
+    names = ("revision", "step", "status", "finish_reason", "messages", "saved_at")
+    shown = table(headers, ([entry[name] for name in names] for entry in page["entries"]))
+    return shown + _more(page)
+
+
+def approvals_text(page: Mapping[str, Any]) -> str:
+    headers = ("approval", "status", "session", "tool", "arguments", "asked at", "deadline")
+    names = ("id", "status", "session_id", "tool", "arguments", "requested_at", "deadline")
+    shown = table(headers, ([entry[name] for name in names] for entry in page["approvals"]))
+    return shown + _more(page)
+
+
+def approval_text(approval: Mapping[str, Any]) -> str:
+    decision = approval.get("decision") or {}
+    trail = [f"{event['at']}  {event['event']}" for event in approval.get("trail", [])]
+    about = fields(
+        {
+            "approval": approval["id"],
+            "status": approval["status"],
+            "session": approval["session_id"],
+            "agent": approval["agent"],
+            "tool": approval["tool"],
+            "arguments": approval["arguments"],
+            "edited to": decision.get("args"),
+            "asked by": approval.get("requested_by"),
+            "deadline": approval.get("deadline"),
+            "decided by": decision.get("by"),
+            "via": decision.get("via"),
+            "note": decision.get("note"),
+            "applied": "yes" if approval.get("applied") else "not yet",
+        }
+    )
+    return "\n".join([about, *(f"  {line}" for line in trail)])
+
+
+def messages_text(messages: Iterable[Mapping[str, Any]]) -> str:
+    """A conversation, with the ids that a fork's `--tool-result` takes."""
+    return "\n".join(line for message in messages for line in _message(message))
+
+
+def _message(message: Mapping[str, Any]) -> Iterator[str]:
+    role, content = message["role"], message.get("content")
+    if role == "tool":
+        sign = "failed:" if message.get("is_error") else "->"
+        yield f"{role:9}  {message['tool_call_id']} {sign} {_inline(content)}"
+        return
+    if content not in (None, ""):
+        yield f"{role:9}  {_inline(content)}"
+    for call in message.get("tool_calls") or []:
+        yield f"{role:9}  {call['id']} {call['name']}({call['arguments']})"
+
+
+def _more(page: Mapping[str, Any]) -> str:
+    return f"\nmore: --cursor {page['cursor']}" if page.get("cursor") else ""
+
+
+def _cell(value: Any) -> str:
+    text = "-" if value in (None, "") else " ".join(_inline(value).split())
+    text = clean(text)
+    return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
+
+
+def _inline(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

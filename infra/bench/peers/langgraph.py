@@ -1,0 +1,43 @@
+"""LangGraph: a model node and a tool node over its message state, the leanest loop that it offers.
+
+Variant `saver` keeps every step in its in-memory saver before the next one begins.
+"""
+
+from collections.abc import Callable
+
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from infra.bench import measure
+from infra.bench.workload import Workload
+
+
+def prepare(what: Workload, variant: str) -> Callable[[], str]:
+    calls = ([{"id": turn.call_id, "name": "look", "args": {"query": turn.query}}] for turn in what.turns)
+    asked = [AIMessage(content=turn.text, tool_calls=call) for turn, call in zip(what.turns, calls, strict=True)]
+    answers, results = iter([*asked, AIMessage(content=what.final)]), what.results
+
+    def model(state: MessagesState):
+        return {"messages": [next(answers)]}
+
+    def tools(state: MessagesState):
+        calls = state["messages"][-1].tool_calls
+        return {"messages": [ToolMessage(results[call["args"]["query"]], tool_call_id=call["id"]) for call in calls]}
+
+    graph = StateGraph(MessagesState)
+    graph.add_node("model", model)
+    graph.add_node("tools", tools)
+    graph.add_edge(START, "model")
+    graph.add_conditional_edges("model", lambda state: "tools" if state["messages"][-1].tool_calls else END)
+    graph.add_edge("tools", "model")
+    saves = variant == "saver"
+    compiled = graph.compile(checkpointer=InMemorySaver() if saves else None)
+    config = {"configurable": {"thread_id": "bench"}, "recursion_limit": 1_000_000}
+    options = {"durability": "sync"} if saves else {}
+    first = {"messages": [HumanMessage(what.user)]}
+    return lambda: compiled.invoke(first, config, **options)["messages"][-1].content
+
+
+if __name__ == "__main__":
+    measure.main(prepare)
