@@ -98,7 +98,7 @@ def _read(response: httpx.Response) -> Answer:
     known = body if isinstance(body, dict) else {}
     if response.status_code == 409 and "already_decided" in known:
         return Answer(response.status_code, known)  # no error document: the decision that was made
-    code = code_of(response.status_code, retryable=bool(known.get("retryable")))
+    code = code_of(response.status_code, retryable=known.get("retryable"))
     said = known.get("detail") or known.get("message") or known.get("Message") or response.reason_phrase
     name = known.get("code") or f"HTTP {response.status_code}"
     raise CommandError(code, f"{name}: {said}", hint=str(known.get("hint") or ""), body=known or None)

@@ -30,8 +30,8 @@ MEANING: dict[Code, str] = {
 }
 
 
-def code_of(status: int, *, retryable: bool) -> Code:
-    """The exit code of an answer that is an error."""
+def code_of(status: int, *, retryable: bool | None) -> Code:
+    """The exit code of an error. `retryable` is what the API says about it, None where it does not."""
     if retryable:
         return Code.TRY_AGAIN
     match status:
@@ -43,7 +43,7 @@ def code_of(status: int, *, retryable: bool) -> Code:
             return Code.NOT_FOUND
         case 409 | 410 | 422:
             return Code.REFUSED
-        case 429 | 502 | 503 | 504:
+        case 429 | 502 | 503 | 504 if retryable is None:
             return Code.TRY_AGAIN
         case _:
             return Code.FAILED

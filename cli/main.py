@@ -8,7 +8,7 @@ from typing import Any, TextIO
 
 from cli import commands
 from cli.api import Api, CommandError
-from cli.codes import MEANING, Code
+from cli.codes import MEANING
 from cli.target import connect
 from cli.text import clean
 
@@ -114,8 +114,8 @@ def _approvals(words: Any) -> None:
         decision.add_argument("--note", help="what the record, and the model after a rejection, is told")
 
 
-def _command(words: Any, name: str, command: commands.Command, help: str) -> argparse.ArgumentParser:
-    made: argparse.ArgumentParser = words.add_parser(name, help=help, description=help)
+def _command(words: Any, name: str, command: commands.Command, about: str) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = words.add_parser(name, help=about, description=about)
     made.set_defaults(command=command, parser=made)
     deployment = made.add_argument_group("deployment")
     where = deployment.add_mutually_exclusive_group()
@@ -138,6 +138,3 @@ def _error_text(error: CommandError, *, as_json: bool) -> str:
     if as_json:
         return json.dumps({**error.body, "exit_code": int(error.code)}, indent=2)
     return clean(f"durable: {error}" + (f"\n{error.hint}" if error.hint else ""))
-
-
-__all__ = ["Code", "main", "run"]

@@ -15,18 +15,18 @@ _DENIED = frozenset({"AccessDenied", "AccessDeniedException", "ExpiredToken", "I
 
 def connect(*, url: str | None, stack: str | None, region: str | None, profile: str | None) -> Api:
     """The API that the options name. Raises `CommandError` that says what is missing."""
-    session: Any = Session(profile=profile)
     found = _API_HOST.match(url or "")
-    region = region or (found["region"] if found else None) or session.get_config_variable("region")
-    if not region:
-        raise CommandError(Code.USAGE, "No AWS region.", hint="Give --region, or set AWS_DEFAULT_REGION.")
     try:
+        session: Any = Session(profile=profile)
+        region = region or (found["region"] if found else None) or session.get_config_variable("region")
+        if not region:
+            raise CommandError(Code.USAGE, "No AWS region.", hint="Give --region, or set AWS_DEFAULT_REGION.")
         credentials = session.get_credentials()
         if credentials is None:
             raise CommandError(Code.NOT_PERMITTED, "No AWS credentials.", hint="Log in, or give --profile.")
         return Api(url or api_of(session, stack or "", region), credentials.get_frozen_credentials(), region)
     except BotoCoreError as error:
-        raise CommandError(Code.NOT_PERMITTED, f"No AWS credentials: {error}") from None
+        raise CommandError(Code.NOT_PERMITTED, f"AWS configuration: {error}") from None
 
 
 def api_of(session: Any, stack: str, region: str) -> str:

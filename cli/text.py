@@ -13,6 +13,11 @@ def clean(text: str) -> str:
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
 
 
+def moment(time: str | None) -> str | None:
+    """A time of the API, which is in UTC, to the second."""
+    return time and time.replace("+00:00", "Z").split(".")[0].rstrip("Z") + "Z"
+
+
 def table(headers: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     """Columns as wide as what is in them; `-` stands for nothing."""
     cells = [tuple(headers), *(tuple(map(_cell, row)) for row in rows)]
@@ -48,7 +53,7 @@ def session_text(session: Mapping[str, Any]) -> str:
             "revision": session.get("revision"),
             "forked from": f"{origin['session_id']} at step {origin['step']}" if origin else None,
             "last error": f"{error['code']}: {error['message']}" if error else None,
-            "updated": session.get("updated_at"),
+            "updated": moment(session.get("updated_at")),
             "answer": session.get("text"),
         }
     )
@@ -56,21 +61,24 @@ def session_text(session: Mapping[str, Any]) -> str:
 
 def history_text(page: Mapping[str, Any]) -> str:
     headers = ("revision", "step", "status", "finish reason", "messages", "saved at")
-    names = ("revision", "step", "status", "finish_reason", "messages", "saved_at")
-    shown = table(headers, ([entry[name] for name in names] for entry in page["entries"]))
+    names = ("revision", "step", "status", "finish_reason", "messages")
+    rows = ([*(entry[name] for name in names), moment(entry["saved_at"])] for entry in page["entries"])
+    shown = table(headers, rows)
     return shown + _more(page)
 
 
 def approvals_text(page: Mapping[str, Any]) -> str:
     headers = ("approval", "status", "session", "tool", "arguments", "asked at", "deadline")
-    names = ("id", "status", "session_id", "tool", "arguments", "requested_at", "deadline")
-    shown = table(headers, ([entry[name] for name in names] for entry in page["approvals"]))
+    names = ("id", "status", "session_id", "tool", "arguments")
+    times = ("requested_at", "deadline")
+    rows = ([*(entry[name] for name in names), *(moment(entry[name]) for name in times)] for entry in page["approvals"])
+    shown = table(headers, rows)
     return shown + _more(page)
 
 
 def approval_text(approval: Mapping[str, Any]) -> str:
     decision = approval.get("decision") or {}
-    trail = [f"{event['at']}  {event['event']}" for event in approval.get("trail", [])]
+    trail = [f"{moment(event['at'])}  {event['event']}" for event in approval.get("trail", [])]
     about = fields(
         {
             "approval": approval["id"],
@@ -81,7 +89,7 @@ def approval_text(approval: Mapping[str, Any]) -> str:
             "arguments": approval["arguments"],
             "edited to": decision.get("args"),
             "asked by": approval.get("requested_by"),
-            "deadline": approval.get("deadline"),
+            "deadline": moment(approval.get("deadline")),
             "decided by": decision.get("by"),
             "via": decision.get("via"),
             "note": decision.get("note"),

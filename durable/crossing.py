@@ -1,10 +1,10 @@
 """The one crossing from the asynchronous run into the synchronous stores."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
-import anyio.to_thread
-
+from durable import threads
 from durable.definition import AgentDefinition
 from durable.errors import StaleCheckpointError, StoreUnavailableError
 from durable.ports import Store
@@ -18,7 +18,7 @@ FIRST_PAUSE = 0.1
 
 
 async def cross(call: Callable[..., T], *arguments: Any, **options: Any) -> T:
-    return await anyio.to_thread.run_sync(lambda: call(*arguments, **options))
+    return await threads.in_thread(partial(call, *arguments, **options))
 
 
 async def save_checkpoint(

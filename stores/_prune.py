@@ -73,8 +73,9 @@ class Prune:
     def _paused_on(self, session_id: str) -> str | None:
         """Give the approval that a session waits for."""
         checkpoint = self.checkpoints.load(session_id)
-        paused = checkpoint is not None and checkpoint.status is Status.AWAITING_APPROVAL
-        return checkpoint.approval_id if paused else None
+        if checkpoint is None or checkpoint.status is not Status.AWAITING_APPROVAL:
+            return None
+        return checkpoint.approval_id
 
     def _drop_if_past(self, stream: str, written_at: datetime) -> bool:
         if written_at >= min(self.before, self.now - TAKEN_FOR):

@@ -14,7 +14,7 @@ import durable
 from durable import errors
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("durable", "stores", "handlers")
+PACKAGES = ("cli", "durable", "stores", "handlers")
 FILES = [ROOT / "agent.py", *(path for package in PACKAGES for path in sorted((ROOT / package).rglob("*.py")))]
 OURS = {*PACKAGES, "agent", "infra", "tests"}
 
@@ -81,12 +81,13 @@ ARROWS = {
     "stores": {"stores", "durable"},
     "handlers": {"handlers", "stores", "durable"},
     "agent": {"durable"},
+    "cli": {"cli"},
 }
 
 
 @pytest.mark.parametrize("package", ARROWS)
 def test_imports_point_one_way(package: str) -> None:
-    """handlers -> stores -> durable, handlers -> durable, agent.py -> durable; nobody imports infra or tests."""
+    """handlers -> stores -> durable, handlers -> durable, agent.py -> durable, cli alone; nobody imports infra."""
     wrong = [one for one in imports(package) if one.top in OURS - ARROWS[package]]
     assert wrong == []
 
@@ -132,6 +133,14 @@ def test_what_is_concrete_is_chosen_in_one_place() -> None:
         "pydantic",
         "pydantic_core",
     }
+
+
+def test_the_command_line_knows_the_api_alone() -> None:
+    """cli imports the standard library, httpx and botocore: it is a client like any other, and is not deployed."""
+    assert {one.top for one in third_party("cli")} == {"httpx", "botocore"}
+    makefile = (ROOT / "Makefile").read_text()
+    shipped = next(line for line in makefile.splitlines() if line.startswith("PACKAGE "))
+    assert "cli" not in shipped.split()
 
 
 def test_handlers_do_not_know_each_other() -> None:
@@ -203,7 +212,8 @@ import json, logging, os, sys, threading
 from collections.abc import MutableMapping
 sys.dont_write_bytecode = True
 root, names = sys.argv[1], sys.argv[2:]
-houses = tuple(f"{root}/{name}" for name in ("durable/", "stores/", "handlers/", "agent.py"))
+houses = tuple(f"{root}/{name}" for name in ("durable/", "stores/", "handlers/", "cli/", "agent.py"))
+tops = ("durable", "stores", "handlers", "cli", "agent")
 sys.path.insert(0, root)
 seen = []
 
@@ -247,7 +257,7 @@ if any(name.startswith(("handlers", "stores.dynamodb", "stores._dynamodb")) for 
         setattr(owner, name, lambda *_, name=name, **__: seen.append(f"boto3 {name}"))
 sys.addaudithook(audit)
 for name in names:
-    for known in [known for known in sys.modules if known.split(".")[0] in ("durable", "stores", "handlers", "agent")]:
+    for known in [known for known in sys.modules if known.split(".")[0] in tops]:
         del sys.modules[known]
     __import__(name)
 loggers = [logging.root, *logging.root.manager.loggerDict.values()]

@@ -9,7 +9,12 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parents[1]
 README = (PROJECT / "README.md").read_text()
-PROGRAM = next(block for block in re.findall(r"```python\n(.*?)```", README, re.S) if "asyncio.run" in block)
+PROGRAMS = {
+    found[1]: found[2]
+    for section in re.split(r"^(?=##+ )", README, flags=re.M)
+    if (found := re.match(r"##+ (.*?)\n.*?```python\n((?:(?!```).)*asyncio\.run.*?)```", section, re.S))
+}
+"""The complete programs, by the section that they stand in."""
 
 
 @pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#:]+)\)", README))))
@@ -24,10 +29,23 @@ def test_guarantees_name_their_tests(test: str, file: str) -> None:
     assert f"def {test}(" in (PROJECT / file).read_text()
 
 
-def test_the_program_runs() -> None:
-    """The program for one process runs as it stands, and says what it should."""
-    done = subprocess.run([sys.executable, "-c", PROGRAM], cwd=PROJECT, capture_output=True, text=True, check=False)
-    assert (done.stdout, done.stderr) == ("Done: order 17 is paid back.\n", "")
+def test_every_guarantee_is_there() -> None:
+    """Every module of guarantees is linked to."""
+    modules = [path.relative_to(PROJECT).as_posix() for path in (PROJECT / "tests" / "guarantees").glob("test_*.py")]
+    assert [module for module in modules if f"({module})" not in README] == []
+
+
+def test_every_program_is_found() -> None:
+    """No complete program is left out of what the next test runs, and each section has at most one."""
+    assert len(PROGRAMS) == len(re.findall(r"^asyncio\.run\(", README, re.M)) >= 7
+
+
+@pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
+def test_a_program_runs(program: str) -> None:
+    """A complete program runs as it stands, and prints what its comments say."""
+    done = subprocess.run([sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=False)
+    said = re.findall(r"^ *(?:print\(.*\)  )?# (.*)\n", program, re.M)
+    assert (done.stdout.splitlines(), done.stderr) == (said, "")
 
 
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"(?:^|`)make ([a-z-]+)", README, re.M))))

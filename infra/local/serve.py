@@ -61,7 +61,8 @@ def say_how_to_use(cloud: LocalCloud, deployment: Deployment) -> None:
     explain(
         f"The AWS CLI and SDKs see it with AWS_ENDPOINT_URL={cloud.endpoint_url} AWS_DEFAULT_REGION={deployment.region}"
     )
-    explain(f"and the keys {keys.replace(':', ' and ')}.")
+    explain(f"and the keys {keys.replace(':', ' and ')}. With these, the command line of this project, too:")
+    explain(f".venv/bin/python -m cli runs show one --url $API --region {deployment.region}")
 
 
 def show_message(deployment: Deployment, message: str) -> None:

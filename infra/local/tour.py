@@ -1,8 +1,9 @@
 """The tour (`make run`): the main job of this project, on the template that goes to AWS, in a cloud on this machine.
 
 A run starts through API Gateway. The Lambda that works on it is killed between two tools. The run goes on without
-repeating anything, pauses for an approval, is approved with a callback token, and finishes. Each step says what happens
-and why; the first one that does not happen as it should ends the tour with status 1 and says what to do.
+repeating anything, pauses for an approval, is approved with a callback token, and finishes. At the end it is forked:
+what if a tool had said something else? Each step says what happens and why; the first one that does not happen as it
+should ends the tour with status 1 and says what to do.
 """
 
 from __future__ import annotations
@@ -148,6 +149,35 @@ def finish(tour: Tour) -> None:
         raise TourError(f"The last turn of the model was asked for {times(tour.model.count(2))}.")
 
 
+def what_if(tour: Tour) -> None:
+    step("Ask: what if the tool had said something else?")
+    before = tour.get(f"{SESSION}/history")
+    called = [call for message in tour.get(f"{SESSION}/messages")["messages"] for call in message.get("tool_calls", [])]
+    patch = {"tool_result": {"tool_call_id": called[-1]["id"], "result": False}}
+    request = {"from_step": 2, "patch": patch}
+    made = expect(tour.deployment.request("POST", f"{SESSION}/forks", json=request), 201)
+    explain(
+        f"POST {SESSION}/forks  from step {made['step']}, where {called[-1]['name']} now says False instead of True."
+    )
+    explain(f"The fork is {made['session_id']!r}: a session of its own, with every result of the first two steps.")
+    fork = f"/sessions/{made['segment']}"
+    asked = tour.model.count(2)
+    resumed = expect(tour.deployment.request("POST", f"{fork}/resume"), 200)
+    explain(
+        f"POST {fork}/resume  runs on from there: no tool again, model call 3 {times(tour.model.count(2) - asked)}."
+    )
+    explain(
+        f"Answer: {resumed['text']}. This model gives the same next answer whatever a tool said; a real one reads it."
+    )
+    explain(f"GET {SESSION}/compare/{made['segment']}")
+    compared = tour.get(f"{SESSION}/compare/{made['segment']}")
+    for line in compared["text"].splitlines():
+        explain(f"  {line}")
+    explain("The session it came from has not changed.")
+    if compared["diverged_at"] != 2 or tour.get(f"{SESSION}/history") != before:
+        raise TourError("The fork does not part from its source at step 2, or has changed it.")
+
+
 # --- What the steps use -----------------------------------------------------------------------------------------------
 
 
@@ -250,7 +280,7 @@ def take_tour() -> None:
         explain(f"The model is a server on this machine that speaks OpenAI Chat Completions. {about}")
         tour = Tour(cloud, model, deployment, Inbox(cloud, deployment.outputs["ApprovalTopicArn"]))
         try:
-            for part in (start_and_kill, show_what_is_saved, send_again, approve, finish):
+            for part in (start_and_kill, show_what_is_saved, send_again, approve, finish, what_if):
                 part(tour)
         except (TourError, TimeoutError):
             show_errors(cloud)

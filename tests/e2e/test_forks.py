@@ -31,10 +31,9 @@ def test_what_if_the_tool_had_said_something_else(world: World) -> None:
     resumed = world.call("POST", f"/sessions/{made['segment']}/resume")
     assert (resumed.status_code, resumed.json()["text"]) == (200, "Both done.")
     assert [world.ledger.count(made["session_id"], name) for name in ("one", "two")] == [0, 1]
-    compared = world.call("GET", f"/sessions/{session}/compare/{made['segment']}")
-    assert (compared.json()["diverged_at"], compared.json()["drift"]) == (1, [])
-    text = world.call("GET", f"/sessions/{session}/compare/{made['segment']}", headers={"Accept": "text/plain"}).text
-    assert '+ step({"name": "one"}) -> "one failed"' in text.splitlines()
+    compared = world.call("GET", f"/sessions/{session}/compare/{made['segment']}").json()
+    assert (compared["diverged_at"], compared["drift"]) == (1, [])
+    assert '+ step({"name": "one"}) -> "one failed"' in compared["text"].splitlines()
     after = world.call("GET", f"/sessions/{session}/history", params={"full": "1"}).json()
     assert after == before
 

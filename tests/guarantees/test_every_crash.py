@@ -78,7 +78,10 @@ def conversation(seed: int) -> Conversation:
         ),
         accepts=random.random() < 0.4,
         retries=random.choice(["same", "nothing", "resume"]),
-        verdicts={call.key: random.choice(["approve", "edit" if call.tool in GATED else "approve", "reject"]) for call in calls},
+        verdicts={
+            call.key: random.choice(["approve", "edit" if call.tool in GATED else "approve", "reject"])
+            for call in calls
+        },
         recoveries={call.key: RECOVERY[call.tool] for call in calls},
     )
 

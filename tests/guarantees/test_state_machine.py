@@ -71,7 +71,7 @@ ENDS = (ProviderRequestError, ProviderUnavailableError, PropagatingToolError)
 
 calls = st.builds(
     PlannedCall,
-    tool=st.sampled_from([*FREE, *GATED]),
+    tool=st.sampled_from([*FREE, *FREE, *GATED]),
     key=st.just(""),
     turns=st.sampled_from([0, 1, 3, 10]),
     fails=st.booleans(),
@@ -80,8 +80,8 @@ calls = st.builds(
 )
 steps = st.lists(st.lists(calls, min_size=1, max_size=4), max_size=3)
 troubles = st.sampled_from([None, None, None, "down", "refused"])
-acts: st.SearchStrategy[Act] = st.sampled_from(["crash", "crash", "abort", "deadline", "intrude"])
-interruptions = st.none() | st.builds(Interruption, st.integers(-1, 25), acts)
+acts: st.SearchStrategy[Act] = st.sampled_from(["crash", "crash", "abort", "abort", "deadline", "intrude"])
+interruptions = st.none() | st.builds(Interruption, st.integers(-1, 8) | st.integers(0, 25), acts)
 some_tools = st.frozensets(st.sampled_from(sorted(RECOVERY)), max_size=2)
 builds = st.builds(
     Build,
@@ -89,7 +89,7 @@ builds = st.builds(
     changed=some_tools,
     model=st.sampled_from(["planned:1", "planned:2"]),
     instructions=st.sampled_from([None, "Be brief."]),
-    on_agent_drift=st.sampled_from(["warn", "error", "ignore"]),
+    on_agent_drift=st.sampled_from(["error", "warn", "ignore"]),
     tool_concurrency=st.sampled_from([None, 1, 2]),
     max_steps=st.sampled_from([10, 10, 2]),
     abort_grace=st.sampled_from([5.0, 0.0]),
@@ -118,22 +118,25 @@ class Session(RuleBasedStateMachine):
 
     # --- what clients do ---------------------------------------------------------------------------------------------
 
+    @precondition(lambda self: not self.waits)
     @rule(steps=steps, trouble=troubles, interruption=interruptions)
     def send(self, steps: Any, trouble: Any, interruption: Interruption | None) -> None:
         """A new message, whatever the session is doing."""
         self.run(self.execute, self.new_text(steps, trouble), interruption=interruption)
 
-    @precondition(lambda self: self.messages)
+    @precondition(lambda self: self.messages and not self.waits)
     @rule(interruption=interruptions)
     def send_again(self, interruption: Interruption | None) -> None:
         """The newest message once more: a retry, or the next turn."""
         self.said[self.newest] += 1
         self.run(self.execute, self.newest, interruption=interruption)
 
+    @precondition(lambda self: not self.waits)
     @rule(interruption=interruptions)
     def send_nothing(self, interruption: Interruption | None) -> None:
         self.run(self.execute, [], interruption=interruption)
 
+    @precondition(lambda self: not self.waits)
     @rule(part=st.floats(0, 1), steps=steps, interruption=interruptions)
     def send_history(self, part: float, steps: Any, interruption: Interruption | None) -> None:
         """All finished turns, as much of the unfinished one as the client has heard of, and a new message."""
@@ -164,6 +167,13 @@ class Session(RuleBasedStateMachine):
         key, _ = self.keys[which % len(self.keys)]
         if self.world.stored is not None and key in self.world.stored.requests:
             assert isinstance(self.run(self.accept, key, self.new_text([])), RequestConflictError)
+
+    @precondition(lambda self: self.waits)
+    @rule(nothing=st.booleans())
+    def send_past_an_approval(self, nothing: bool) -> None:
+        """No input goes past an open approval."""
+        input = [] if nothing else self.new_text([])
+        assert isinstance(self.run(self.execute, input), SessionAwaitingApprovalError)
 
     @rule(interruption=interruptions)
     def resume(self, interruption: Interruption | None) -> None:
@@ -200,6 +210,11 @@ class Session(RuleBasedStateMachine):
     def deploy(self, build: Build) -> None:
         """The next process is built otherwise."""
         self.build = build
+
+    @property
+    def waits(self) -> bool:
+        stored = self.world.stored
+        return stored is not None and stored.status is Status.AWAITING_APPROVAL
 
     # --- how each is done in a process -------------------------------------------------------------------------------
 

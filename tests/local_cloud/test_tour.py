@@ -15,7 +15,14 @@ from infra.local.tour import RECORDING
 
 pytestmark = pytest.mark.e2e
 
-SHOWN = ("SIGKILL: 1 Lambda", "call 1 was made once, call 2 twice", "Answer: YES", "write units")
+SHOWN = (
+    "SIGKILL: 1 Lambda",
+    "call 1 was made once, call 2 twice",
+    "Answer: YES",
+    "write units",
+    "@@ step 2, where they part @@",
+    '+ can_have_dragons({"population": 123124}) -> false',
+)
 
 
 def run_tour(**environment: str) -> subprocess.CompletedProcess[str]:
@@ -26,7 +33,7 @@ def run_tour(**environment: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_tour_ends_with_the_answer_and_leaves_nothing(tmp_path: Path) -> None:
-    """It shows the kill, the resume, the approval, the answer and the cost, exits 0 and leaves no file behind."""
+    """It shows kill, resume, approval, answer, cost and a fork, exits 0 and leaves no file behind."""
     done = run_tour(PATH="/usr/bin:/bin", TMPDIR=str(tmp_path), RECORDINGS_DIR=str(tmp_path))
     assert done.returncode == 0, done.stderr
     for told in (*SHOWN, "Its answers are scripted"):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from durable.messages import UserMessage
+from durable.messages import AssistantMessage, UserMessage
 from durable.ports import Capacity
 from durable.records import Status
 from tests.contracts.backends import Backend
@@ -103,3 +103,24 @@ def test_loading_200_turns_takes_three_requests_at_most(backend: Backend) -> Non
     store = backend.open(ttl=TTL)
     store.checkpoints.load("s")
     assert store.consumed().requests <= 3
+
+
+@pytest.mark.dynamodb_local
+@pytest.mark.parametrize("server", ["dynamodb-local"], indirect=True)
+def test_a_session_of_2000_turns_loads_in_a_few_pages(backend: Backend) -> None:
+    """With maintenance after each turn a load takes about one request for each megabyte, however long the session."""
+    store = backend.open(ttl=TTL)
+    held, most = store.checkpoints.save(checkpoint(), after=None), 0
+    for number in range(2000):
+        said, answer = UserMessage(content=text(200, number)), AssistantMessage(content=text(300, -number))
+        finished = with_messages(held, said, answer, turns=number + 1, committed=2 * number + 3, status=Status.FINISHED)
+        held = store.checkpoints.maintain("s", after=store.checkpoints.save(finished, after=held))
+        if number % 100 == 99:
+            reader = backend.open(ttl=TTL)
+            assert reader.checkpoints.load("s") == held
+            most = max(most, reader.consumed().requests)
+    used = store.consumed()
+    entries = len(list(backend.log.read("session/s")))
+    print(f"\n{backend.name}: 2000 turns: {used}; a load takes at most {most} requests; {entries} entries are left")
+    assert most <= 4
+    assert used.requests <= 1.2 * 2000
