@@ -52,8 +52,12 @@ format: $(DEV) ## Format the code and sort its imports
 	@$(BIN)/ruff format
 
 .PHONY: bench
-bench: $(DEV) $(CLOUD) ## Print what a run costs: requests, bytes, time
-	@$(BIN)/python -m infra.bench
+bench: $(DEV) $(CLOUD) ## Print what a run costs: time and memory per turn, requests, bytes, imports
+	@$(BIN)/python -m infra.bench $(ARGS)
+
+.PHONY: bench-peers
+bench-peers: $(DEV) ## Measure time and memory per turn beside other frameworks (installs them into .local/peers, once)
+	@$(BIN)/python -m infra.bench overhead --peers $(ARGS)
 
 .PHONY: deploy
 deploy: $(DEV) ## Build and deploy to AWS, with the credentials of this shell (asks before it changes anything)
@@ -101,3 +105,4 @@ lock: $(DEV) ## Move the pinned requirements to the newest versions
 	@$(PIN) requirements/dev.in -o requirements/dev.txt
 	@$(PIN) requirements/runtime.in -c requirements/dev.txt -o requirements/runtime.txt
 	@$(PIN) requirements/cloud.in -o requirements/cloud.txt
+	@for peer in requirements/peers/*.in; do $(PIN) $$peer -o $${peer%.in}.txt || exit; done

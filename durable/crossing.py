@@ -4,7 +4,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from durable import threads
+import anyio.to_thread
+
 from durable.definition import AgentDefinition
 from durable.errors import StaleCheckpointError, StoreUnavailableError
 from durable.ports import Store
@@ -18,7 +19,7 @@ FIRST_PAUSE = 0.1
 
 
 async def cross(call: Callable[..., T], *arguments: Any, **options: Any) -> T:
-    return await threads.in_thread(partial(call, *arguments, **options))
+    return await anyio.to_thread.run_sync(partial(call, *arguments, **options))
 
 
 async def save_checkpoint(

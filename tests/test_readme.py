@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.codes import MEANING
+
 PROJECT = Path(__file__).resolve().parents[1]
 README = (PROJECT / "README.md").read_text()
 PROGRAMS = {
@@ -61,3 +63,10 @@ def test_parameters_are_the_templates() -> None:
     template = (PROJECT / "template.yaml").read_text().split("Conditions:")[0]
     assert named
     assert not [name for name in named if not re.search(rf"^  {name}:$", template, re.M)]
+
+
+def test_exit_codes_are_those_of_the_command_line() -> None:
+    """The table of exit codes says what `durable --help` says."""
+    table = README.split("| exit code |")[1].split("\n\n")[0]
+    rows = re.findall(r"^\| (\d) \| (.*) \|$", table, re.M)
+    assert rows == [(str(code.value), meaning) for code, meaning in MEANING.items()]

@@ -1,7 +1,7 @@
 """Times one framework in this process: `python -m infra.bench.<runner> TURNS [VARIANT]` prints one line of JSON.
 
-A runner gives `prepare(workload, variant)`: it makes whatever can be made once (agent, graph, model, store) and gives the
-function that is timed, which runs the agent and gives its answer.
+A runner gives `prepare(workload, variant)`: it makes whatever can be made once (agent, graph, model, store) and gives
+the function that is timed, which runs the agent and gives its answer.
 """
 
 import gc

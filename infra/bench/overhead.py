@@ -33,8 +33,10 @@ class Contender:
 
 OURS = Contender("this, every save", "infra.bench.ours")
 BARE = Contender("LangGraph, no saver", "infra.bench.peers.langgraph", home="langgraph")
+BARE_ASYNC = Contender("LangGraph, no saver, async", "infra.bench.peers.langgraph", "async", home="langgraph")
 PEERS = (
     BARE,
+    BARE_ASYNC,
     Contender("LangGraph, memory saver", "infra.bench.peers.langgraph", "saver", home="langgraph"),
     Contender("OpenAI Agents, no saver", "infra.bench.peers.openai_agents", home="openai-agents"),
     Contender("Pydantic AI, no saver", "infra.bench.peers.pydantic_ai", home="pydantic-ai"),
@@ -45,20 +47,21 @@ PEERS = (
 def show(*, peers: bool) -> None:
     contenders = (OURS, *installed()) if peers else (OURS,)
     print("\nThe framework's own time per model turn, in memory; model and tool answer at once\n")
-    print("                           turns   ms: median (min-max)   CPU ms: median (min-max)   KB at most")
+    print("                             turns   ms: median (min-max)   CPU ms: median (min-max)   KB at most")
     medians: dict[tuple[str, int], float] = {}
     for turns in TURNS:
         for contender in contenders:
             found = measured(contender, turns)
-            print(f"  {contender.name:24} {turns:5,}   {in_words(found)}", flush=True)
+            print(f"  {contender.name:26} {turns:5,}   {in_words(found)}", flush=True)
             if "wall" in found:
                 medians[contender.name, turns] = statistics.median(found["wall"])
         if len(contenders) > 1:
             print()
     if both := [medians[OURS.name, turns] for turns in (50, 1_000) if (OURS.name, turns) in medians][:2]:
         print(f"\n  this, at 1,000 turns against 50: {both[-1] / both[0]:.2f}")
-    if (OURS.name, 50) in medians and (BARE.name, 50) in medians:
-        print(f"  this against LangGraph without a saver, at 50: {medians[OURS.name, 50] / medians[BARE.name, 50]:.2f}")
+    for peer in (BARE, BARE_ASYNC):
+        if {(OURS.name, 50), (peer.name, 50)} <= medians.keys():
+            print(f"  this against {peer.name}, at 50: {medians[OURS.name, 50] / medians[peer.name, 50]:.2f}")
 
 
 def installed() -> Iterator[Contender]:

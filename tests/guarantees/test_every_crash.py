@@ -37,12 +37,12 @@ from tests.support.plans import GATED, RECOVERY, Plan, random_plan
 from tests.support.runs import Crash
 from tests.support.worlds import SESSION, Build, Interruption, Process, World, show
 
-CONVERSATIONS = 220
+CONVERSATIONS = 210
 CHUNKS = 10
 AT_LEAST = 5_000
 """Schedules, that is pairs of a conversation and a point at which it crashes."""
 
-SEVERAL = 5
+SEVERAL = 3
 """How many schedules with two to four crashes are tried of each conversation."""
 
 Verdict = Literal["approve", "edit", "reject"]

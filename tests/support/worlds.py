@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from itertools import count
+from threading import get_ident
 from typing import Any, Literal
 from unittest.mock import patch
 
@@ -42,7 +42,6 @@ from durable import (
     ToolContext,
     ToolMessage,
     Watch,
-    threads,
     tool,
 )
 from durable.definition import OnDrift
@@ -52,7 +51,7 @@ from durable.providers.openai_chat import OpenAIChat
 from durable.records import Requested
 from durable.transcript import call_ids, first_fault, open_turn, pending_calls
 from tests.support.plans import GATED, RECOVERY, answer
-from tests.support.runs import Clock, Crash, memory_store, numbered, settled_ids
+from tests.support.runs import Clock, Crash, memory_store, numbered
 
 SESSION = "s"
 
@@ -190,6 +189,7 @@ class Process:
         )
         self.interruption = interruption
         self._loop: _Loop | None = None
+        self._thread = get_ident()
         if interruption is not None and interruption.at < 0 and interruption.act in ("abort", "deadline"):
             self._happens(interruption.act)
 
@@ -208,6 +208,7 @@ class Process:
         """The process comes to its next point."""
         if self.dead:
             raise Crash
+        self.world.expect(get_ident() == self._thread, "a thread of its own: the schedule is another one each time")
         number, self.points = self.points, self.points + 1
         if self.interruption is not None and self.interruption.at == number:
             self._happens(self.interruption.act)
@@ -233,7 +234,6 @@ class Process:
         try:
             with (
                 patch.object(anyio.to_thread, "run_sync", self._inline),
-                patch.object(threads, "in_thread", self._inline),
                 asyncio.Runner(loop_factory=self._new_loop) as r,
             ):
                 result = r.run(work)
@@ -273,7 +273,7 @@ async def _no_sleep(seconds: float) -> None:
     pass
 
 
-# --- the store ---------------------------------------------------------------------------------------------------------
+# --- the store -------------------------------------------------------------------------------------------------------
 
 
 class Checkpoints:
@@ -382,7 +382,7 @@ class Approvals:
         return self._inner.list(**arguments)
 
 
-# --- the model ---------------------------------------------------------------------------------------------------------
+# --- the model -------------------------------------------------------------------------------------------------------
 
 
 class Model:
@@ -437,7 +437,7 @@ def wire_fault(request: ModelRequest) -> str | None:
 _WIRE = OpenAIChat("m", api_key=None)
 
 
-# --- the tools ---------------------------------------------------------------------------------------------------------
+# --- the tools -------------------------------------------------------------------------------------------------------
 
 
 def _prototypes(*, changed: bool) -> dict[str, Tool]:
@@ -539,4 +539,4 @@ def show(messages: Sequence[Message]) -> list[tuple[Any, ...]]:
     return shown
 
 
-__all__ = ["SESSION", "Build", "Interruption", "Process", "World", "call_ids", "count", "settled_ids", "show"]
+__all__ = ["SESSION", "Build", "Interruption", "Process", "World", "show"]

@@ -1,1 +1,1 @@
-"""Other frameworks on the same workload. Each of these modules runs in an environment of its own, below `.local/peers`."""
+"""Other frameworks on the same workload; each module runs in an environment of its own, below `.local/peers`."""

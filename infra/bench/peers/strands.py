@@ -50,9 +50,7 @@ class Look(AgentTool):
     tool_spec = {  # noqa: RUF012 - the base class declares it as a property
         "name": "look",
         "description": "Look something up.",
-        "inputSchema": {
-            "json": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
-        },
+        "inputSchema": {"json": {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}},
     }
 
     def __init__(self, results: dict[str, str]) -> None:
