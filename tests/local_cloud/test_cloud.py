@@ -103,7 +103,10 @@ def test_nothing_is_left_when_the_block_ends() -> None:
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_nothing_is_left_when_the_program_is_killed(signum: signal.Signals) -> None:
     """Whatever ends the program that started the cloud ends the cloud."""
-    program = "from infra.local.cloud import *\nwith LocalCloud() as c: print(c.port, c.folder, flush=True); input()"
+    # Where the tests run in the background, SIGINT is ignored, and programs inherit that.
+    listen = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    work = "with LocalCloud() as c: print(c.port, c.folder, flush=True); input()"
+    program = f"{listen}\nfrom infra.local.cloud import *\n{work}"
     command = [sys.executable, "-c", program]
     with subprocess.Popen(
         command, cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
