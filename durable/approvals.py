@@ -66,11 +66,11 @@ def decide(
             return Decided(approval, already=True, same=_same(decision, approval))
         if approval.status is not ApprovalStatus.PENDING:
             raise ApprovalClosedError(decision.id, approval.status)
+        if is_orphaned(approval, checkpoints):  # nor does it expire: a run that asks again renews its deadline
+            raise ApprovalClosedError(decision.id, ApprovalStatus.ORPHANED)
         if approval.due_by(now):
             approvals.append(Expired(at=now), after=approval)
             continue
-        if is_orphaned(approval, checkpoints):
-            raise ApprovalClosedError(decision.id, ApprovalStatus.ORPHANED)
         vote = _vote(decision, approval, tools, now)
         if (decided := approvals.append(vote, after=approval)) is not None:
             return Decided(decided)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from durable.errors import DurableError, InvalidInputError, ProviderRequestError, SessionAwaitingApprovalError
 from durable.messages import Conversational, Message, SystemMessage, ToolCall, UserMessage, same_message
 from durable.records import Checkpoint, FinishReason, Status
-from durable.transcript import first_fault, pending_calls
+from durable.transcript import answered_part, first_fault, pending_calls
 
 POISON = frozenset({ProviderRequestError.code})
 """Errors that the same transcript would meet again, so that a new message replaces the turn that met them."""
@@ -64,7 +64,7 @@ def admit(stored: Checkpoint | None, incoming: Sequence[Message], *, session_id:
     if stored.status is Status.AWAITING_APPROVAL:
         return Refuse(SessionAwaitingApprovalError(stored.session_id, stored.approval_id))
     if said and is_poisoned(stored):
-        kept = stored.messages[: stored.committed]
+        kept = answered_part(stored.messages[: stored.committed])  # what no turn has answered may be what was refused
         shared = _shared(kept, said)
         return _start(said[shared:] if shared == len(kept) else said, keep=len(kept))
 

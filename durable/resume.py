@@ -24,13 +24,15 @@ async def resume_after_approval(
     approval = await cross(store.approvals.get, id)
     if approval is None:
         raise ApprovalNotFoundError(id)
-    approval = await cross(expire_if_due, approval, approvals=store.approvals, now=agent.clock())
     session_id = check_session_id(approval.request.session_id)
     checkpoint = await cross(store.checkpoints.load, session_id)
     if checkpoint is None:
         raise SessionNotFoundError(session_id)
+    waits = waits_for(checkpoint, id)
+    if waits:
+        approval = await cross(expire_if_due, approval, approvals=store.approvals, now=agent.clock())
     decision = approval.decision
-    if waits_for(checkpoint, id):
+    if waits:
         if decision is None:
             raise SessionAwaitingApprovalError(session_id, id)
         await _check_agent(agent, checkpoint)

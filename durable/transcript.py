@@ -3,7 +3,15 @@
 from collections.abc import Iterable, Sequence
 from typing import assert_never
 
-from durable.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
+from durable.messages import (
+    AssistantMessage,
+    Conversational,
+    Message,
+    SystemMessage,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
 from durable.ports import IdFactory
 from durable.records import Checkpoint
 
@@ -22,6 +30,14 @@ def open_turn(messages: Sequence[Message]) -> tuple[AssistantMessage | None, int
             case _:
                 assert_never(message)
     return None, 0
+
+
+def answered_part(messages: tuple[Conversational, ...]) -> tuple[Conversational, ...]:
+    """The messages without user input at their end."""
+    end = len(messages)
+    while end and isinstance(messages[end - 1], UserMessage):
+        end -= 1
+    return messages[:end]
 
 
 def pending_calls(checkpoint: Checkpoint) -> tuple[ToolCall, ...]:

@@ -7,7 +7,7 @@ from durable.gate import Ask
 from durable.messages import AssistantMessage, ToolCall, UserMessage
 from durable.records import Checkpoint, FinishReason, Requested, Status, Usage
 from durable.results import approval_digest, error_result
-from durable.transcript import pending_calls, settle
+from durable.transcript import answered_part, pending_calls, settle
 
 
 def asked(checkpoint: Checkpoint) -> Checkpoint:
@@ -66,8 +66,9 @@ def aborted(checkpoint: Checkpoint) -> Checkpoint:
 
 def finished(checkpoint: Checkpoint, reason: FinishReason) -> Checkpoint:
     """The run is over. Input that came when no step was left stays, and the next turn answers it."""
+    answer = max(len(answered_part(checkpoint.messages)) - 1, 0)
+    outcome = {"finish_reason": reason, "usage": checkpoint.usage, "answer": answer}
     checkpoint = asked(checkpoint)
-    outcome = {"finish_reason": reason, "usage": checkpoint.usage, "answer": len(checkpoint.messages) - 1}
     return checkpoint.but(
         status=Status.FINISHED,
         finish_reason=reason,

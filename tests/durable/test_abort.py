@@ -11,6 +11,8 @@ import pytest
 
 from durable import (
     AbortSignal,
+    CheckpointSaved,
+    Event,
     FinishReason,
     Hooks,
     ModelRequest,
@@ -178,6 +180,33 @@ def test_with_a_call_that_waits_for_its_gate() -> None:
     was_aborted(result, store)
     assert (results(result.messages), ran) == (["kept", "not-run", "not-run"], [])
     assert run(agent.approvals.list(status=None)).items == []
+
+
+def test_with_a_call_that_is_about_to_start() -> None:
+    """Calls that start together are stopped one by one: what an earlier one aborts, a later one does not begin."""
+    signal = AbortSignal()
+    ran: list[str] = []
+    store = memory_store(clock=Clock())
+    agent = fresh_agent([[("abort", {}), ("work", {}), ("work", {})]], [aborting(signal), recorder(ran)], store)
+    result = run(agent.send("go", session_id="s", signal=signal))
+    was_aborted(result, store)
+    assert (results(result.messages), ran) == (["kept", "not-run", "not-run"], [])
+
+
+def test_while_a_call_is_named() -> None:
+    """A call that was named before the abort and did not start never does; that it did not is not known for sure."""
+    signal = AbortSignal()
+    ran: list[str] = []
+    store = memory_store(clock=Clock())
+    agent = fresh_agent([("work", {})], [recorder(ran, recovery="report")], store)
+
+    def stop(event: Event) -> None:
+        if isinstance(event, CheckpointSaved) and stored(store).started:
+            signal.abort()
+
+    result = run(agent.send("go", session_id="s", signal=signal, listener=stop))
+    was_aborted(result, store)
+    assert (results(result.messages), ran) == (["unknown-outcome"], [])
 
 
 def test_of_a_run_that_resumes_after_an_approval() -> None:

@@ -338,6 +338,25 @@ def test_a_record_that_no_session_waits_for_cannot_be_decided() -> None:
         desk.resume(id)
 
 
+def test_a_question_that_was_never_asked_does_not_expire() -> None:
+    """A pause that a crash cut short is made up for: who answers its record too early or too late changes nothing."""
+    desk = Desk(approval_timeout=timedelta(hours=1))
+    dying = CrashingCheckpoints(desk.store.checkpoints, at=1)
+    with pytest.raises(Crash):
+        run(desk.new_agent(Stores(dying, desk.store.approvals)).send("go", session_id="s"))
+    [id] = [approval.id for approval in desk.store.approvals.list().items]
+    desk.clock.advance(hours=2)
+    with pytest.raises(ApprovalClosedError, match="orphaned"):
+        desk.decide(id)
+    result = desk.resume(id)
+    assert (result.finish_reason, result.approval_id) == (FinishReason.AWAITING_APPROVAL, id)
+    assert desk.approval(id).status is ApprovalStatus.PENDING
+    assert desk.approval(id).request.deadline == desk.clock() + timedelta(hours=1)
+    desk.decide(id)
+    assert desk.resume(id).finish_reason is FinishReason.STOP
+    assert desk.paid == [5]
+
+
 def test_a_cancelled_approval_cannot_be_decided() -> None:
     """An approval that was cancelled is closed, and its call does not run."""
     desk = Desk()

@@ -550,6 +550,35 @@ def test_a_session_that_is_poisoned_in_its_first_turn_starts_over() -> None:
     assert texts(stored(store)) == ["other", "done"]
 
 
+def test_input_that_no_model_takes_does_not_stay_for_ever() -> None:
+    """What came when no step was left and is refused in the next turn is cut off with that turn."""
+    store = memory_store(clock=Clock())
+    crash_after(store, 1, [("look", {}), "done"])
+
+    def model(request: ModelRequest) -> Any:
+        too_long = any(message.content == "too long" for message in request.messages)
+        return FAILURES[1] if too_long else "done"
+
+    agent = fresh_agent(model, [look], store, max_steps=1)
+    assert run(agent.send("too long", session_id="s")).finish_reason is FinishReason.MAX_STEPS
+    with pytest.raises(ProviderRequestError):
+        run(agent.send("well?", session_id="s"))
+    assert run(agent.send("well?", session_id="s")).text == "done"
+    assert texts(stored(store)) == ["go", "", "IT", "well?", "done"]
+
+
+def test_the_answer_to_a_request_is_not_what_came_after_it() -> None:
+    """A run that ends at its step limit has no answer, whatever was said meanwhile."""
+    store = memory_store(clock=Clock())
+    crash_after(store, 1, [("look", {}), "done"])
+    agent = fresh_agent(["done"], [look], store, max_steps=1)
+    checkpoint = admitted(agent, stored(store), [user("and?")], session_id="s", request=("key", "digest"))
+    saved = store.checkpoints.save(checkpoint, after=stored(store))
+    run(executor.run_to_pause(agent, saved, saved=saved, store=store))
+    assert recorded_answer(stored(store), stored(store).requests["key"]) == ""
+    assert stored(store).messages[stored(store).requests["key"].answer].role == "tool"
+
+
 # --- tools that end the run, tools that are gone ---------------------------------------------------------------------
 
 

@@ -47,6 +47,7 @@ RUNNING = checkpoint(HI, HELLO, MORE, calls("a", "b"), gives("a"), committed=2, 
 ACCEPTED = checkpoint(HI, HELLO, committed=2, queued=(MORE,))
 PAUSED = RUNNING.but(status=Status.AWAITING_APPROVAL, approval_id="apr_1")
 POISONED = checkpoint(HI, HELLO, MORE, committed=2, last_error=failed("PROVIDER_REQUEST"))
+UNANSWERED = checkpoint(HI, HELLO, MORE, BYE, committed=3, last_error=failed("PROVIDER_REQUEST"))
 OUT_OF_REACH = POISONED.but(last_error=failed("PROVIDER_UNAVAILABLE", retryable=True))
 
 
@@ -70,6 +71,7 @@ ROWS: dict[str, tuple[Checkpoint | None, Sequence[Message], Any]] = {
     "poisoned, the same text": (POISONED, [MORE], start(2, MORE)),
     "poisoned, what is kept and new text": (POISONED, [HI, HELLO, BYE], start(2, BYE)),
     "poisoned, all of known": (POISONED, known(POISONED), start(2, MORE)),
+    "poisoned, perhaps by input that was never answered": (UNANSWERED, [BYE], start(2, BYE)),
     "poisoned, nothing": (POISONED, [], resume()),
     "not poisoned by a passing error": (OUT_OF_REACH, [BYE], resume(BYE)),
     "finished, all of known and new text": (DONE, [HI, HELLO, MORE], start(2, MORE)),

@@ -17,7 +17,7 @@ Rules 1 to 4 are checked at every point by `tests/support/worlds.py`.
 
 from collections import Counter
 from contextlib import suppress
-from itertools import pairwise
+from itertools import cycle, pairwise
 from typing import Any
 
 import pytest
@@ -40,6 +40,7 @@ from durable import (
     ProviderUnavailableError,
     RequestConflictError,
     ResumeToolMissingError,
+    RunResult,
     SessionAwaitingApprovalError,
     StaleCheckpointError,
     Status,
@@ -50,10 +51,10 @@ from durable import (
 )
 from durable.admission import admitted, as_messages, recorded_answer, redelivered
 from durable.executor import run_to_pause
-from durable.plan import is_poisoned
+from durable.plan import is_poisoned, run_input
 from tests.support.plans import FREE, GATED, RECOVERY, Plan, PlannedCall
 from tests.support.runs import Crash
-from tests.support.worlds import SESSION, Act, Build, Interruption, Process, World
+from tests.support.worlds import SESSION, Act, Build, Interruption, Process, World, check_save
 
 REFUSALS = (
     AgentDriftError,
@@ -79,9 +80,11 @@ calls = st.builds(
     id=st.sampled_from([None] * 6 + ["", "same"]),
 )
 steps = st.lists(st.lists(calls, min_size=1, max_size=4), max_size=3)
+work = st.lists(st.lists(calls, min_size=2, max_size=4), min_size=1, max_size=3)
 troubles = st.sampled_from([None, None, None, "down", "refused"])
-acts: st.SearchStrategy[Act] = st.sampled_from(["crash", "crash", "abort", "abort", "deadline", "intrude"])
-interruptions = st.none() | st.builds(Interruption, st.integers(-1, 8) | st.integers(0, 25), acts)
+acts: st.SearchStrategy[Act] = st.sampled_from(["crash", "crash", "abort", "deadline", "intrude"])
+interruptions = st.builds(Interruption, st.integers(-1, 8) | st.integers(0, 25), acts)
+perhaps = st.none() | interruptions
 some_tools = st.frozensets(st.sampled_from(sorted(RECOVERY)), max_size=2)
 builds = st.builds(
     Build,
@@ -99,128 +102,138 @@ builds = st.builds(
 class Session(RuleBasedStateMachine):
     """One session and everything that can come to it."""
 
-    @initialize(build=builds, paces=st.lists(st.integers(0, 3), min_size=1, max_size=5))
-    def begin(self, build: Build, paces: list[int]) -> None:
+    @initialize(build=builds, paces=st.lists(st.integers(0, 3), min_size=1, max_size=5), work=work, at=perhaps)
+    def begin(self, build: Build, paces: list[int], work: Any, at: Interruption | None) -> None:
         self.build = build
-        left: list[int] = []
-
-        def pace() -> int:
-            if not left:
-                left.extend(paces)
-            return left.pop()
-
-        self.world = World(paces=pace, intruder=self.intrude)
+        self.world = World(paces=cycle(paces).__next__, intruder=self.intrude)
         self.messages = 0
         self.said: Counter[str] = Counter()
         self.keys: list[tuple[str, str]] = []
         self.answers: dict[str, str] = {}
         self.listed: dict[int, Checkpoint] = {}
+        self.tried: tuple[Any, ...] = ()
+        self.run(self.execute, self.new_text(work), at=at)
+
+    @property
+    def status(self) -> Status:
+        return self.world.stored.status if self.world.stored else Status.FINISHED
+
+    @property
+    def rests(self) -> bool:
+        return self.status is Status.FINISHED
+
+    @property
+    def runs(self) -> bool:
+        return self.status is Status.IN_PROGRESS
+
+    @property
+    def waits(self) -> bool:
+        return self.status is Status.AWAITING_APPROVAL
 
     # --- what clients do ---------------------------------------------------------------------------------------------
 
     @precondition(lambda self: not self.waits)
-    @rule(steps=steps, trouble=troubles, interruption=interruptions)
-    def send(self, steps: Any, trouble: Any, interruption: Interruption | None) -> None:
-        """A new message, whatever the session is doing."""
-        self.run(self.execute, self.new_text(steps, trouble), interruption=interruption)
+    @rule(work=work, trouble=troubles, at=perhaps)
+    def send(self, work: Any, trouble: Any, at: Interruption | None) -> None:
+        """A new message: the next turn, or one that comes while the last is unfinished."""
+        self.run(self.execute, self.new_text(work, trouble), at=at)
 
-    @precondition(lambda self: self.messages and not self.waits)
-    @rule(interruption=interruptions)
-    def send_again(self, interruption: Interruption | None) -> None:
+    @precondition(lambda self: not self.waits)
+    @rule(at=perhaps)
+    def send_again(self, at: Interruption | None) -> None:
         """The newest message once more: a retry, or the next turn."""
-        self.said[self.newest] += 1
-        self.run(self.execute, self.newest, interruption=interruption)
+        if not (self.runs and run_input(self.world.stored) == as_messages(self.newest)):
+            self.said[self.newest] += 1
+        self.run(self.execute, self.newest, at=at)
 
     @precondition(lambda self: not self.waits)
-    @rule(interruption=interruptions)
-    def send_nothing(self, interruption: Interruption | None) -> None:
-        self.run(self.execute, [], interruption=interruption)
-
-    @precondition(lambda self: not self.waits)
-    @rule(part=st.floats(0, 1), steps=steps, interruption=interruptions)
-    def send_history(self, part: float, steps: Any, interruption: Interruption | None) -> None:
+    @rule(part=st.floats(0, 1), steps=steps, at=perhaps)
+    def send_history(self, part: float, steps: Any, at: Interruption | None) -> None:
         """All finished turns, as much of the unfinished one as the client has heard of, and a new message."""
         stored = self.world.stored
         known: list[Message] = [*stored.messages, *stored.queued] if stored else []
         committed = stored.committed if stored else 0
         heard = known[: committed + round(part * (len(known) - committed))]
-        self.said.update(message.content for message in heard if isinstance(message, UserMessage))
-        self.run(self.execute, [*heard, UserMessage(content=self.new_text(steps))], interruption=interruption)
+        if len(heard) < 2 or is_poisoned(stored):
+            self.said.update(message.content for message in heard if isinstance(message, UserMessage))
+        self.run(self.execute, [*heard, UserMessage(content=self.new_text(steps))], at=at)
 
-    @rule(steps=steps, trouble=troubles, interruption=interruptions)
-    def deliver(self, steps: Any, trouble: Any, interruption: Interruption | None) -> None:
+    @precondition(lambda self: not self.waits)
+    @rule(work=work, trouble=troubles, at=perhaps)
+    def deliver(self, work: Any, trouble: Any, at: Interruption | None) -> None:
         """A request with a key, as a deployment takes it."""
-        text = self.new_text(steps, trouble)
-        self.keys.append((f"key-{len(self.keys)}", text))
-        self.run(self.accept, *self.keys[-1], interruption=interruption)
+        self.keys.append((f"key-{len(self.keys)}", self.new_text(work, trouble)))
+        self.run(self.accept, *self.keys[-1], at=at)
 
     @precondition(lambda self: self.keys)
-    @rule(which=st.integers(0, 50), interruption=interruptions)
-    def redeliver(self, which: int, interruption: Interruption | None) -> None:
-        """The same request once more: it is never a second turn."""
-        self.run(self.accept, *self.keys[which % len(self.keys)], interruption=interruption)
-
-    @precondition(lambda self: self.keys)
-    @rule(which=st.integers(0, 50))
-    def misuse_key(self, which: int) -> None:
-        """A key that was used before with another body is refused."""
-        key, _ = self.keys[which % len(self.keys)]
-        if self.world.stored is not None and key in self.world.stored.requests:
+    @rule(which=st.integers(0, 50), same=st.sampled_from([True, True, False]), at=perhaps)
+    def redeliver(self, which: int, same: bool, at: Interruption | None) -> None:
+        """The same request once more is never a second turn; another one under its key is refused."""
+        key, text = self.keys[-1 - which % len(self.keys)]
+        if same:
+            self.run(self.accept, key, text, at=at)
+        elif self.world.stored is not None and key in self.world.stored.requests:
             assert isinstance(self.run(self.accept, key, self.new_text([])), RequestConflictError)
 
-    @precondition(lambda self: self.waits)
-    @rule(nothing=st.booleans())
-    def send_past_an_approval(self, nothing: bool) -> None:
-        """No input goes past an open approval."""
-        input = [] if nothing else self.new_text([])
-        assert isinstance(self.run(self.execute, input), SessionAwaitingApprovalError)
+    @precondition(lambda self: self.runs)
+    @rule(nothing=st.booleans(), at=perhaps)
+    def resume(self, nothing: bool, at: Interruption | None) -> None:
+        if nothing:
+            self.run(self.execute, [], at=at)
+        else:
+            self.run(self.carry_on, at=at)
 
-    @rule(interruption=interruptions)
-    def resume(self, interruption: Interruption | None) -> None:
-        self.run(self.carry_on, interruption=interruption)
+    @precondition(lambda self: self.waits)
+    @rule(input=st.sampled_from(["nothing", "message", "request"]))
+    def send_past_an_approval(self, input: str) -> None:
+        """No input goes past an open approval."""
+        text = self.new_text([])
+        work = (self.accept, "key", text) if input == "request" else (self.execute, text if input == "message" else [])
+        assert isinstance(self.run(*work), SessionAwaitingApprovalError)
 
     # --- what humans do ----------------------------------------------------------------------------------------------
+
+    @precondition(lambda self: self.waits)
+    @rule(at=perhaps)
+    def approve(self, at: Interruption | None) -> None:
+        self.run(self.answer, self.world.stored.approval_id, "approve", at=at)
+
+    @precondition(lambda self: self.waits)
+    @rule(edits=st.booleans(), at=interruptions)
+    def approve_and_be_interrupted(self, edits: bool, at: Interruption) -> None:
+        self.run(self.answer, self.world.stored.approval_id, "edit" if edits else "approve", at=at)
+
+    @precondition(lambda self: self.waits)
+    @rule(at=perhaps)
+    def reject(self, at: Interruption | None) -> None:
+        self.run(self.answer, self.world.stored.approval_id, "reject", at=at)
 
     @precondition(lambda self: self.world.asked)
     @rule(
         which=st.integers(0, 50),
-        verdict=st.sampled_from(["approve", "approve", "reject", "edit", "nonsense"]),
-        interruption=interruptions,
+        verdict=st.sampled_from(["approve", "reject", "edit", "nonsense", "none"]),
+        minutes=st.sampled_from([0, 0, 0, 59, 61]),
+        at=perhaps,
     )
-    def decide(self, which: int, verdict: str, interruption: Interruption | None) -> None:
-        """A decision on the approval that is waited for, or on any that ever was."""
-        ids = self.world.approval_ids
-        waiting = self.world.stored.approval_id if self.world.stored else None
-        id = waiting if waiting is not None and which % 4 else ids[which % len(ids)]
-        self.run(self.answer, id, verdict, interruption=interruption)
-
-    @precondition(lambda self: self.world.asked)
-    @rule(which=st.integers(0, 50), interruption=interruptions)
-    def resume_without_deciding(self, which: int, interruption: Interruption | None) -> None:
-        ids = self.world.approval_ids
-        self.run(self.apply, ids[which % len(ids)], interruption=interruption)
-
-    @rule(minutes=st.sampled_from([1, 59, 61]))
-    def time_passes(self, minutes: int) -> None:
+    def decide(self, which: int, verdict: str, minutes: int, at: Interruption | None) -> None:
+        """Any decision, or none, about any approval that ever was, perhaps after its deadline."""
         self.world.clock.advance(minutes=minutes)
+        ids = self.world.approval_ids
+        self.run(self.answer, ids[-1 - which % len(ids)], verdict, at=at)
 
     # --- what a deployment does --------------------------------------------------------------------------------------
 
+    @precondition(lambda self: not self.rests)
     @rule(build=builds)
     def deploy(self, build: Build) -> None:
         """The next process is built otherwise."""
         self.build = build
 
-    @property
-    def waits(self) -> bool:
-        stored = self.world.stored
-        return stored is not None and stored.status is Status.AWAITING_APPROVAL
-
     # --- how each is done in a process -------------------------------------------------------------------------------
 
-    def run(self, work: Any, *arguments: Any, interruption: Interruption | None = None) -> DurableError | None:
+    def run(self, work: Any, *arguments: Any, at: Interruption | None = None) -> DurableError | None:
         """Do it in a new process, which may be interrupted; give the error that it ended with."""
-        process, before = Process(self.world, interruption, self.build), self.world.stored
+        process, before = Process(self.world, at, self.build), self.world.stored
         self.was_accepted = False
         try:
             process.go(work(process, *arguments))
@@ -266,18 +279,15 @@ class Session(RuleBasedStateMachine):
             return
         arguments: Any = approval.request.arguments
         edits = {"edit": {**arguments, "fails": False, "turns": 0}, "nonsense": {"key": None}}
-        decide(
-            ApprovalDecision(id=id, approved=verdict != "reject", args=edits.get(verdict)),
-            approvals=process.approvals,
-            checkpoints=process.checkpoints,
-            tools=process.agent.toolset,
-            now=self.world.clock(),
-        )
-        await self.apply(process, id)
-
-    async def apply(self, process: Process, id: str) -> None:
-        if process.approvals.get(id) is not None:
-            await resume_after_approval(process.agent, id, store=process, **process.options)
+        if verdict != "none":
+            decide(
+                ApprovalDecision(id=id, approved=verdict != "reject", args=edits.get(verdict)),
+                approvals=process.approvals,
+                checkpoints=process.checkpoints,
+                tools=process.agent.toolset,
+                now=self.world.clock(),
+            )
+        await resume_after_approval(process.agent, id, store=process, **process.options)
 
     def intrude(self) -> None:
         """Somebody else takes a message in while a process runs."""
@@ -289,7 +299,8 @@ class Session(RuleBasedStateMachine):
         except SessionAwaitingApprovalError:
             return
         self.keys.append(key)
-        world.stored = world.store.checkpoints.save(checkpoint, after=world.stored)
+        before, world.stored = world.stored, world.store.checkpoints.save(checkpoint, after=world.stored)
+        check_save(world, before, world.stored)
 
     def new_text(self, steps: Any, trouble: Any = None) -> str:
         name = f"m{self.messages}"
@@ -343,12 +354,23 @@ class Session(RuleBasedStateMachine):
 
     @invariant()
     def the_session_is_usable(self) -> None:
+        approvals = [self.world.store.approvals.get(id) for id in self.world.approval_ids]
+        if (known := (self.world.stored, approvals)) == self.tried:
+            return  # nothing has changed since it was tried
+        self.tried = known
         world = self.world.copy()
         process = Process(world)
-        process.go(to_an_end(process))
-        result = process.go(execute(process.agent, Plan("last").text, session_id=SESSION, store=process))
+        result = process.go(to_an_end_and_on(process))
         assert (result.finish_reason, result.text) == (FinishReason.STOP, "done last")
         assert not world.faults, world.faults
+
+
+async def to_an_end_and_on(process: Process) -> RunResult:
+    """A message that no model takes, and that came when no step was left, costs one refusal more."""
+    await to_an_end(process)
+    with suppress(ProviderRequestError):
+        return await execute(process.agent, Plan("last").text, session_id=SESSION, store=process)
+    return await execute(process.agent, Plan("last").text, session_id=SESSION, store=process)
 
 
 async def to_an_end(process: Process) -> None:
@@ -378,7 +400,7 @@ async def to_an_end(process: Process) -> None:
 
 Session.TestCase.settings = settings(
     max_examples=120,
-    stateful_step_count=15,
+    stateful_step_count=20,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],

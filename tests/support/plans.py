@@ -57,7 +57,11 @@ class PlannedCall:
 
 @dataclass(frozen=True)
 class Plan:
-    """What one user message leads to. `trouble` is what the provider does instead of the answer after the calls."""
+    """What one user message leads to.
+
+    With the trouble `down` the provider fails once, after the calls; with `refused` it takes no transcript that the
+    message is part of.
+    """
 
     name: str
     steps: tuple[tuple[PlannedCall, ...], ...] = ()
@@ -78,13 +82,13 @@ def read_plan(text: str) -> Plan:
 def answer(request: ModelRequest, *, already_down: set[str]) -> ModelTurn:
     """Answer the last user message by its plan. A provider that is `down` is so once for each plan."""
     plan, done = _where(request.messages)
+    if any(isinstance(m, UserMessage) and read_plan(m.content).trouble == "refused" for m in request.messages):
+        raise ProviderRequestError("planned", "no")
     usage = Usage(model_calls=1, input_tokens=len(request.messages), output_tokens=1)
     if done < len(plan.steps):
         turn = sum(isinstance(message, AssistantMessage) for message in request.messages)
         calls = tuple(planned.call(f"call_{turn}_{n}") for n, planned in enumerate(plan.steps[done]))
         return ModelTurn(message=AssistantMessage(tool_calls=calls), usage=usage)
-    if plan.trouble == "refused":
-        raise ProviderRequestError("planned", "no")
     if plan.trouble == "down" and plan.name not in already_down:
         already_down.add(plan.name)
         raise ProviderUnavailableError("planned", "down")

@@ -41,15 +41,17 @@ from durable import (
     Tool,
     ToolContext,
     ToolMessage,
+    UserMessage,
     Watch,
     tool,
 )
+from durable.approvals import waits_for
 from durable.definition import OnDrift
 from durable.plan import is_poisoned
 from durable.ports import ApprovalEvent
 from durable.providers.openai_chat import OpenAIChat
-from durable.records import Requested
-from durable.transcript import call_ids, first_fault, open_turn, pending_calls
+from durable.records import Expired, Requested, Voted
+from durable.transcript import answered_part, call_ids, first_fault, open_turn, pending_calls
 from tests.support.plans import GATED, RECOVERY, answer
 from tests.support.runs import Clock, Crash, memory_store, numbered
 
@@ -167,6 +169,7 @@ class Process:
         self.dead = False
         self.overtaken = False
         self.stale = False
+        self.began: set[str] = set()
         self.signal = AbortSignal()
         self.left = PLENTY
         self.checkpoints = Checkpoints(self)
@@ -294,6 +297,7 @@ class Checkpoints:
     def save(self, checkpoint: Checkpoint, *, after: Checkpoint | None) -> Checkpoint:
         process, world = self._process, self._process.world
         process.point()
+        world.expect(not process.stale, "a save after a stale one")
         before = world.stored
         try:
             saved = self._inner.save(checkpoint, after=after)
@@ -312,8 +316,11 @@ def check_save(world: World, before: Checkpoint | None, saved: Checkpoint) -> No
     if fault := checkpoint_fault(saved):
         world.faults.append(fault)
     if before is not None:
-        cut = before.messages[: before.committed] if is_poisoned(before) else before.messages
+        cut = answered_part(before.messages[: before.committed]) if is_poisoned(before) else before.messages
         world.expect(saved.messages[: len(cut)] == cut, "a save forgets messages")
+        if not is_poisoned(before):
+            said = texts(before)
+            world.expect(texts(saved)[: len(said)] == said, "a save forgets what was said")
         world.expect(saved.revision == before.revision + 1, "revisions have a gap")
         if saved.run_id != before.run_id and saved.messages[: len(before.messages)] != before.messages:
             world.forget(call_ids(before.messages[before.committed :]))
@@ -321,6 +328,13 @@ def check_save(world: World, before: Checkpoint | None, saved: Checkpoint) -> No
         known = world.recorded.setdefault(result.tool_call_id, result)
         world.expect(known == result, f"the result of {result.tool_call_id} has changed")
     world.began |= set(saved.started)
+
+
+def texts(checkpoint: Checkpoint) -> list[str]:
+    """What users have said, with what still waits."""
+    return [
+        message.content for message in (*checkpoint.messages, *checkpoint.queued) if isinstance(message, UserMessage)
+    ]
 
 
 def checkpoint_fault(checkpoint: Checkpoint) -> str | None:
@@ -370,9 +384,12 @@ class Approvals:
         return approval
 
     def append(self, event: ApprovalEvent, *, after: Approval) -> Approval | None:
-        self._process.point()
+        process, stored = self._process, self._process.world.stored
+        process.point()
+        waits = stored is not None and waits_for(stored, after.id)
+        process.world.expect(waits or not isinstance(event, Voted | Expired), "a decision that nobody waits for")
         approval = self._inner.append(event, after=after)
-        self._process.point()
+        process.point()
         return approval
 
     def get(self, approval_id: str) -> Approval | None:
@@ -415,7 +432,7 @@ def check_request(process: Process, request: ModelRequest) -> None:
         return
     known = stored.messages
     if is_poisoned(stored) and request.messages[: len(known)] != known:
-        known = known[: stored.committed]
+        known = answered_part(stored.messages[: stored.committed])
     world.expect(tuple(request.messages[: len(known)]) == known, "a stored turn is asked for again")
 
 
@@ -505,8 +522,10 @@ def check_start(process: Process, name: str, ctx: ToolContext) -> None:
     grant = ctx.approval.id if ctx.approval else None
     before = [start for start in world.starts if start.call_id == id]
     world.expect(id not in world.recorded, f"{id} has a result and runs again")
-    world.expect(not process.stale, "a tool starts after a stale save")
-    late = name == "read"  # a plain one is on its way to a thread when the abort comes
+    world.expect(id not in process.began or name == "trip", f"{id} runs twice in one process")
+    process.began.add(id)
+    late = name == "read"  # a plain one may be on its way to a thread already
+    world.expect(late or not process.stale, "a tool starts after a stale save")
     world.expect(late or not process.signal.aborted, "a tool starts after the abort")
     if not process.overtaken:
         pending = {call.id for call in pending_calls(stored)} if stored else set()
