@@ -170,6 +170,13 @@ class _Run:
         self._taken = call_ids(checkpoint.messages)
         self._worked_before = checkpoint.worked_seconds
         self._began = agent.clock()
+        self._terms = Terms(
+            signal=self._signal,
+            concurrency=agent.tool_concurrency,
+            grace=agent.abort_grace,
+            hooks=agent.hooks,
+            emit=self._emit,
+        )
         self._limits = Limits(
             max_steps=agent.max_steps,
             max_tokens=agent.max_tokens,
@@ -298,14 +305,7 @@ class _Run:
             context=self._context,
             hooks=agent.hooks,
         )
-        terms = Terms(
-            signal=self._signal,
-            concurrency=agent.tool_concurrency,
-            grace=agent.abort_grace,
-            hooks=agent.hooks,
-            emit=self._emit,
-        )
-        if (ask := await run_calls(calls, gate, self, terms)) is not None:
+        if (ask := await run_calls(calls, gate, self, self._terms)) is not None:
             with anyio.CancelScope(shield=True):
                 await self._pause(ask)
 

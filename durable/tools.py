@@ -87,6 +87,7 @@ class UnserializableResult(Exception):
 class Tool:
     """A function with its schema. Made by `tool`.
 
+    `arguments` is what a call's arguments are validated with, `parameters` the JSON Schema that the model is shown.
     `approval_timeout` bounds the wait for a decision; at the deadline the call counts as rejected. `recovery` is
     `rerun`, or `report` for a tool that needs approval, unless given.
     """
@@ -95,6 +96,7 @@ class Tool:
     description: str
     function: Callable[..., Any] = field(repr=False)
     arguments: type[BaseModel] = field(repr=False)
+    parameters: Mapping[str, JsonValue] = field(repr=False, compare=False)
     context_parameter: str | None = None
     needs_approval: bool | ApprovalPolicy = False
     approval_timeout: timedelta | None = None
@@ -103,9 +105,7 @@ class Tool:
     @property
     def spec(self) -> ToolSpec:
         """The tool as the model is told of it."""
-        schema = self.arguments.model_json_schema()
-        schema.pop("title", None)
-        return ToolSpec(self.name, self.description, schema)
+        return ToolSpec(self.name, self.description, self.parameters)
 
     def validate(self, arguments: Arguments) -> dict[str, Any]:
         """Give the arguments as the function takes them, or raise `InvalidArguments`."""
@@ -226,12 +226,13 @@ def tool(
             raise ConfigurationError(f"Tool {tool_name!r}: recovery must be one of {typing.get_args(Recovery)!r}.")
         if not isinstance(needs_approval, bool) and not callable(needs_approval):
             raise ConfigurationError(f"Tool {tool_name!r}: needs_approval must be a bool or a function.")
-        arguments, context_parameter = _arguments_model(tool_name, function)
+        arguments, parameters, context_parameter = _arguments_model(tool_name, function)
         return Tool(
             name=tool_name,
             description=description or inspect.getdoc(function) or "",
             function=function,
             arguments=arguments,
+            parameters=parameters,
             context_parameter=context_parameter,
             needs_approval=needs_approval,
             approval_timeout=approval_timeout,
@@ -245,7 +246,10 @@ _FIELD = "p_"
 """What the fields of an arguments model begin with, so that a parameter may be called `json` or `_x`."""
 
 
-def _arguments_model(tool_name: str, function: Callable[..., Any]) -> tuple[type[BaseModel], str | None]:
+def _arguments_model(
+    tool_name: str, function: Callable[..., Any]
+) -> tuple[type[BaseModel], dict[str, JsonValue], str | None]:
+    """The model of a function's arguments, its JSON Schema, and the name of the parameter that takes the context."""
     fields: dict[str, Any] = {}
     context_parameter = None
     hints, parameters = _signature(tool_name, function)
@@ -264,10 +268,11 @@ def _arguments_model(tool_name: str, function: Callable[..., Any]) -> tuple[type
     config = ConfigDict(extra="forbid", alias_generator=lambda field: field.removeprefix(_FIELD))
     try:
         model = create_model(f"{tool_name}_arguments", __config__=config, **fields)
-        model.model_json_schema()
+        schema = model.model_json_schema()
     except Exception as error:
         raise ConfigurationError(f"Tool {tool_name!r}: its signature has no JSON Schema: {error}.") from error
-    return model, context_parameter
+    schema.pop("title", None)
+    return model, schema, context_parameter
 
 
 def _signature(tool_name: str, function: Callable[..., Any]) -> tuple[dict[str, Any], list[inspect.Parameter]]:

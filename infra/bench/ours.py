@@ -1,6 +1,5 @@
 """This framework on the workload: the memory store and every save on."""
 
-import asyncio
 from collections.abc import Callable, Mapping
 
 from durable import Agent, Tool, tool
@@ -42,7 +41,7 @@ def prepare(what: Workload, variant: str) -> Callable[[], str]:
     agent = Agent(
         tools=[look_in(what.results)], provider=Prepared(what), store=memory_store(), max_steps=len(what.turns) + 1
     )
-    runner = asyncio.Runner()
+    runner = measure.event_loop()
     return lambda: runner.run(agent.send(what.user, session_id="bench")).text
 
 

@@ -4,7 +4,6 @@ Plain functions and `invoke`, which is its fastest way; the variant `async` has 
 `saver` keeps every step in the in-memory saver before the next one begins.
 """
 
-import asyncio
 from collections.abc import Callable
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
@@ -46,7 +45,7 @@ def prepare(what: Workload, variant: str) -> Callable[[], str]:
     options = {"durability": "sync"} if saves else {}
     first = {"messages": [HumanMessage(what.user)]}
     if later:
-        runner = asyncio.Runner()
+        runner = measure.event_loop()
         return lambda: runner.run(compiled.ainvoke(first, config))["messages"][-1].content
     return lambda: compiled.invoke(first, config, **options)["messages"][-1].content
 

@@ -1,6 +1,5 @@
 """The OpenAI Agents SDK, tracing off."""
 
-import asyncio
 from collections.abc import Callable
 
 from agents import Agent, FunctionTool, Model, ModelResponse, Runner, Usage, set_tracing_disabled
@@ -46,7 +45,7 @@ def prepare(what: Workload, variant: str) -> Callable[[], str]:
     schema = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
     tool = FunctionTool("look", "Look something up.", schema, look, strict_json_schema=False)
     agent = Agent(name="bench", tools=[tool], model=Prepared(what))
-    runner = asyncio.Runner()
+    runner = measure.event_loop()
     return lambda: runner.run(Runner.run(agent, what.user, max_turns=1_000_000)).final_output
 
 

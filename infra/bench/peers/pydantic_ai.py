@@ -1,6 +1,5 @@
 """Pydantic AI; usage is given, so that guessing it costs nothing."""
 
-import asyncio
 from collections.abc import Callable
 
 from pydantic_ai import Agent
@@ -27,7 +26,7 @@ def prepare(what: Workload, variant: str) -> Callable[[], str]:
         """Look something up."""
         return results[query]
 
-    limits, runner = UsageLimits(request_limit=None), asyncio.Runner()
+    limits, runner = UsageLimits(request_limit=None), measure.event_loop()
     return lambda: runner.run(agent.run(what.user, usage_limits=limits)).output
 
 
