@@ -59,6 +59,10 @@ bench: $(DEV) $(CLOUD) ## Print what a run costs: time and memory per turn, requ
 bench-peers: $(DEV) ## Measure time and memory per turn beside other frameworks (installs them into .local/peers, once)
 	@$(BIN)/python -m infra.bench overhead --peers $(ARGS)
 
+.PHONY: contract-peer
+contract-peer: $(DEV) ## Run the stores' contract on another project's DynamoDB saver: it must find the faults that are known
+	@$(BIN)/python -m infra.contract_peer
+
 .PHONY: deploy
 deploy: $(DEV) ## Build and deploy to AWS, with the credentials of this shell (asks before it changes anything)
 	@$(BIN)/sam build --parameter-overrides $(PARAMETERS)

@@ -4,13 +4,13 @@ import base64
 import json
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from itertools import islice, product
+from itertools import islice, product, takewhile
 from typing import Any, Final
 
 from durable.errors import ConfigurationError
 from durable.ports import Clock, Entry, Head, Page
 from stores._dynamodb_calls import Calls, ConditionFailedError
-from stores._dynamodb_items import Item, entry_items, entry_of, epoch, head_of, number, text, times, update
+from stores._dynamodb_items import Item, entry_items, entry_of, epoch, head_of, moment_in, number, text, times, update
 from stores._dynamodb_table import (
     DROPPED,
     HEAD_SK,
@@ -27,10 +27,17 @@ from stores._dynamodb_table import (
     list_key,
     shard_of,
 )
-from stores._streams import ACCEPTED, DELETED, TAKEN_FOR, stamp
+from stores._streams import ACCEPTED, DELETED, TAKEN_FOR, earlier, stamp
 
-FREE: Final = "attribute_not_exists(pk)"
-"""Nobody has written this revision: the compare of compare-and-append."""
+FREE: Final = "attribute_not_exists(pk) OR (#kind = :dropped AND #expires_at <= :now)"
+"""Nobody has written this revision: the compare of compare-and-append. Or what was there was dropped so long ago that
+the mark which it left should be gone: DynamoDB removes late and in no order, the tombstone before it perhaps."""
+
+THERE: Final = "attribute_exists(#pk)"
+"""The chunk is still there: an update must not make a new item of nothing but a time."""
+
+SAME_KIND: Final = "#kind = :kind"
+"""The entry is still there: nobody has dropped it meanwhile, and DynamoDB has not removed it."""
 
 NOT_LOWER: Final = "attribute_not_exists(#revision) OR #revision <= :revision OR #fresh_until <= :updated_at"
 """The head is announced only, older, or no longer fresh: a writer that was overtaken meanwhile changes nothing."""
@@ -43,6 +50,10 @@ STILL_DUE: Final = "#due_at = :due_at AND #due_run = :due_run"
 
 ONLY_ANNOUNCED: Final = f"{STILL_DUE} AND attribute_not_exists(#revision)"
 """And nothing of the run was ever saved: the head consists of the mark."""
+
+
+_TIMED: Final = ("kind", "save_id", "chunks", "fresh_until", TTL_ATTRIBUTE)
+_A_FEW: Final = 10
 
 
 class DynamoDBLog:
@@ -60,7 +71,13 @@ class DynamoDBLog:
         if chunks:
             self._calls.write_many(put=chunks)
         try:
-            self._calls.put(item, ConditionExpression=FREE, ReturnValuesOnConditionCheckFailure="ALL_OLD")
+            self._calls.put(
+                item,
+                ConditionExpression=FREE,
+                ExpressionAttributeNames={"#kind": "kind", "#expires_at": TTL_ATTRIBUTE},
+                ExpressionAttributeValues={":dropped": text(DROPPED), ":now": epoch(self._clock())},
+                ReturnValuesOnConditionCheckFailure="ALL_OLD",
+            )
         except ConditionFailedError as refused:
             if refused.item is not None and refused.item["save_id"] == item["save_id"]:
                 return True  # an earlier attempt was applied and its response lost
@@ -106,6 +123,36 @@ class DynamoDBLog:
             gone = [item for item in entries if item["kind"]["S"] not in (DROPPED, "tombstone")]
             self._calls.write_many(put=[{**_key_of(item), **taken} for item in gone])
         self._calls.write_many(delete=[_key_of(item) for item in chunks])
+
+    def expire(self, stream: str, *, until: int, fresh_until: datetime, expires_at: datetime) -> None:
+        newest_first = self._query(
+            stream,
+            "#sk BETWEEN :first AND :last",
+            {":first": text(entry_sk(0)), ":last": text(entry_sk(until))},
+            ProjectionExpression="#pk, #sk, #kind, #save_id, #chunks, #fresh_until, #expires_at",
+            ExpressionAttributeNames={f"#{name}": name for name in _TIMED},
+            ScanIndexForward=False,
+            Limit=_A_FEW,
+        )
+        end = epoch(expires_at)
+        # No entry ends before one that came earlier, so those before the first that ends in time do, too.
+        longer = [
+            item
+            for item in takewhile(lambda item: _lasts_longer(item, end), newest_first)
+            if item["kind"]["S"] != DROPPED
+        ]
+        for item in reversed(longer):
+            fresh = earlier(moment_in(item, "fresh_until"), fresh_until)
+            self._set_end(item, put={"fresh_until": text(stamp(fresh)), TTL_ATTRIBUTE: end})
+            for chunk in self._chunks(stream, item):
+                self._set_end(chunk, put={TTL_ATTRIBUTE: end})
+
+    def _set_end(self, item: Item, *, put: Item) -> None:
+        condition, values = (SAME_KIND, {"kind": item["kind"]}) if "kind" in item else (THERE, {})
+        try:
+            self._calls.update(_key_of(item), **update(put=put, condition=condition, values=values))
+        except ConditionFailedError:
+            return  # dropped meanwhile
 
     def _chunks(self, stream: str, item: Item) -> Sequence[Item]:
         if "chunks" not in item:
@@ -245,6 +292,10 @@ class DynamoDBLog:
 
     def _key(self, stream: str, sk: str) -> Item:
         return {"pk": text(self._prefix + stream), "sk": text(sk)}
+
+
+def _lasts_longer(item: Item, end: Item) -> bool:
+    return TTL_ATTRIBUTE not in item or int(item[TTL_ATTRIBUTE]["N"]) > int(end["N"]) or item["kind"]["S"] == DROPPED
 
 
 def _key_of(item: Item) -> Item:

@@ -2,7 +2,7 @@
 
 import os
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -18,6 +18,7 @@ from stores._files_lines import Header, entry_line, entry_of, header_line, heade
 from stores._heads import announced, is_listed, is_still_due, marked, settled
 from stores._leases import acquired, released, unheld
 from stores._meter import Meter
+from stores._streams import ended
 
 _KEPT: Final = 1000
 """How many files' contents are remembered."""
@@ -135,9 +136,31 @@ class FilesLog:
                     for revision, line in sorted(known.entries.items())
                     if revision > until or line.kind == "tombstone"
                 ]
-            header = replace(known.header, file=self._folder.ids(), dropped=until)
-            whole = header_line(header) + b"".join(kept)
-            _private.replace_file(path, whole, self._folder.file_mode, unique=header.file)
+            self._write_anew(path, replace(known.header, dropped=until), kept)
+
+    def expire(self, stream: str, *, until: int, fresh_until: datetime, expires_at: datetime) -> None:
+        self._meter.add(Capacity(requests=1))
+        path = self._folder.file(stream, "jsonl")
+        with self._folder.locked("expire", stream):
+            if not path.exists():
+                return
+            with _opened(path, os.O_RDWR, self._folder.file_mode) as descriptor:
+                known = self._contents(stream, path, descriptor)
+                places = sorted(known.entries.items()) if known is not None else []
+                lines = {revision: _read(descriptor, place.length + 1, place.offset) for revision, place in places}
+            changed: dict[int, bytes] = {}
+            for revision, place in places:
+                entry = entry_of(lines[revision][:-1], _place(path, place.number))
+                if revision <= until and (new := ended(entry, fresh_until, expires_at)):
+                    changed[revision] = entry_line(new)
+            if known is not None and changed:
+                self._write_anew(path, known.header, list((lines | changed).values()))
+
+    def _write_anew(self, path: Path, header: Header, lines: Sequence[bytes]) -> None:
+        """Put another file in the place of a session's: with a name of its own, so that everybody notices."""
+        header = replace(header, file=self._folder.ids())
+        whole = header_line(header) + b"".join(lines)
+        _private.replace_file(path, whole, self._folder.file_mode, unique=header.file)
 
     def _contents(self, stream: str, path: Path, descriptor: int) -> Contents | None:
         """Give what is in a file, reading only what is new; None while it has no whole line. Needs the lock."""

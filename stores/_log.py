@@ -60,7 +60,8 @@ def delta_body(checkpoint: Checkpoint, after: Checkpoint) -> bytes | None:
     if not _extends(checkpoint.messages, after.messages):
         return None
     content: dict[str, Any] = {}
-    changed = [name for name in _SMALL if not same(getattr(checkpoint, name), getattr(after, name))]
+    now, before = vars(checkpoint), vars(after)
+    changed = [name for name in _SMALL if now[name] is not before[name] and not same(now[name], before[name])]
     if changed:
         plain = _plain_fields(checkpoint, changed)
         content["fields"] = {name: plain[name] if name in plain else _DEFAULTS[name] for name in changed}
@@ -188,7 +189,7 @@ def _keyed_delta(checkpoint: Checkpoint, after: Checkpoint, name: str) -> dict[s
     """Give what makes a keyed field out of that of `after`, the order of its keys included; None for no change."""
     now: Mapping[str, Any] = getattr(checkpoint, name)
     before: Mapping[str, Any] = getattr(after, name)
-    if now is before:
+    if now is before or not (now or before):
         return None
     gone = [key for key in before if key not in now]
     new = [key for key, item in now.items() if key not in before or not same(item, before[key])]

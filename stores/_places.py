@@ -6,6 +6,8 @@ from datetime import datetime
 from threading import Lock
 from typing import Final
 
+from stores._streams import LONG_AGO
+
 _KEPT: Final = 10_000
 
 
@@ -15,7 +17,8 @@ class Place:
 
     `base_expires` is when the base may be gone (None: never). `shown` is the status and the base that the head had when
     it was last read or marked, None if there was no head. `sizes` are the bytes of the base and of what came after it,
-    None where nobody has seen them.
+    None where nobody has seen them. `ends` is when the last of the entries may be gone (None: never): no entry may go
+    before an earlier one, or the earlier one would be taken for the newest.
     """
 
     revision: int
@@ -24,6 +27,7 @@ class Place:
     listed_from: int = 0
     shown: tuple[str, int] | None = None
     sizes: tuple[int, int] | None = None
+    ends: datetime | None = LONG_AGO
 
 
 class Places:

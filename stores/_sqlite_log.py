@@ -111,6 +111,16 @@ class SqliteLog:
                 *(stream, until),
             )
 
+    def expire(self, stream: str, *, until: int, fresh_until: datetime, expires_at: datetime) -> None:
+        self._meter.add(Capacity(requests=1))
+        fresh, end = stamp(fresh_until), stamp(expires_at)
+        with self._database.write("expire") as execute:
+            execute(
+                "UPDATE durable_entries SET fresh_until = min(coalesce(fresh_until, ?), ?), expires_at = ?"
+                " WHERE stream = ? AND revision <= ? AND (expires_at IS NULL OR expires_at > ?)",
+                *(fresh, fresh, end, stream, until, end),
+            )
+
     # The head
 
     def head(self, stream: str) -> Head | None:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Final, TypeVar
@@ -24,6 +24,9 @@ ACCEPTED: Final = "accepted"
 
 NEVER_HELD: Final = datetime.fromtimestamp(0, UTC)
 """The `until` of a lease record that nobody has acquired yet."""
+
+LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
+"""The end of what is not there."""
 
 TAKEN_FOR: Final = timedelta(days=7)
 """How long a revision that was deleted or dropped stays taken at least: longer than a writer can be left behind."""
@@ -47,6 +50,23 @@ def whole_second(moment: datetime) -> datetime:
 def stamp(moment: datetime) -> str:
     """Give a time as text that sorts like the time: UTC, always with microseconds."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds")
+
+
+def later(one: datetime | None, other: datetime | None) -> datetime | None:
+    """Give the later of two ends; None is no end at all."""
+    return None if one is None or other is None else max(one, other)
+
+
+def earlier(one: datetime | None, other: datetime) -> datetime:
+    """Give the earlier of two ends, the first of which may be none."""
+    return other if one is None else min(one, other)
+
+
+def ended(entry: Entry, fresh_until: datetime, expires_at: datetime) -> Entry | None:
+    """Give an entry with an end, or None where it would not last longer anyway."""
+    if entry.expires_at is not None and entry.expires_at <= expires_at:
+        return None
+    return replace(entry, fresh_until=earlier(entry.fresh_until, fresh_until), expires_at=expires_at)
 
 
 def append(log: Log, stream: str, entry: Entry) -> bool:

@@ -15,13 +15,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from durable.errors import ConfigurationError, RecordFormatError, StoreUnavailableError
 from durable.ports import Clock, Entry, Head, IdFactory, Log, Page
-from durable.records import Approval, ApprovalEvent, ApprovalStatus, Cancelled, Expired, Requested, Voted
+from durable.records import Applied, Approval, ApprovalEvent, ApprovalStatus, Cancelled, Expired, Requested, Voted
 from stores._json import from_body, to_body, to_plain
 from stores._streams import Absent, append, examine, lifetime, newest, read_twice
 
 KIND: Final = "approval"
 PENDING: Final = "pending"
 DECIDED: Final = "decided"
+
+Times = tuple[datetime | None, datetime | None]
+"""Until when something counts, and until when it is there."""
 
 _ATTEMPTS: Final = 10
 
@@ -36,7 +39,8 @@ def stream_of(approval_id: str) -> str:
 class LogApprovals:
     """An `ApprovalStore` over any `Log`.
 
-    An approval is kept for `ttl` after its deadline, and for ever where it has none: a run may wait for it.
+    An approval is kept for `ttl` after its deadline. Where it has none a run may wait for it for ever, so it is kept
+    until `ttl` after its decision was applied.
     """
 
     def __init__(self, log: Log, *, clock: Clock, ids: IdFactory, ttl: timedelta | None = None) -> None:
@@ -91,6 +95,9 @@ class LogApprovals:
         if isinstance(event, Voted | Expired | Cancelled):
             with suppress(StoreUnavailableError):  # the event is committed, and a head is a hint
                 self._mark(approval, DECIDED, approval.request)
+        if isinstance(event, Applied):
+            with suppress(StoreUnavailableError):  # it only stays longer
+                self._give_end(approval)
         return approval
 
     def list(
@@ -109,8 +116,18 @@ class LogApprovals:
             if cursor is None or len(found) >= limit:
                 return Page(found, cursor)
 
-    def _mark(self, approval: Approval, status: str, request: Requested) -> None:
-        fresh_until, expires_at = self._times(request)
+    def _give_end(self, approval: Approval) -> None:
+        """Give an end to an approval that had none for want of a deadline: nobody waits for it any more."""
+        fresh_until, expires_at = lifetime(self._clock(), self._ttl)
+        if approval.request.deadline is not None or fresh_until is None or expires_at is None:
+            return
+        self._log.expire(
+            stream_of(approval.id), until=approval.revision, fresh_until=fresh_until, expires_at=expires_at
+        )
+        self._mark(approval, DECIDED, approval.request, times=(fresh_until, expires_at))
+
+    def _mark(self, approval: Approval, status: str, request: Requested, *, times: Times | None = None) -> None:
+        fresh_until, expires_at = times or self._times(request)
         self._log.mark(
             Head(
                 kind=KIND,
@@ -123,7 +140,7 @@ class LogApprovals:
             )
         )
 
-    def _times(self, request: Requested) -> tuple[datetime | None, datetime | None]:
+    def _times(self, request: Requested) -> Times:
         return (None, None) if request.deadline is None else lifetime(request.deadline, self._ttl)
 
 

@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from durable.errors import ConfigurationError, StaleCheckpointError, StoreUnavailableError
@@ -14,14 +14,17 @@ from stores._log import Replay, delta_body, reset_body
 from stores._places import Place, Places
 from stores._streams import (
     DELETED,
+    LONG_AGO,
     TAKEN_FOR,
     WHOLE,
     Absent,
     Behind,
     Found,
     append,
+    earlier,
     examine,
     is_fresh,
+    later,
     lifetime,
     newest,
     read_twice,
@@ -32,7 +35,6 @@ KIND: Final = "session"
 DEFAULT_HISTORY_LIMIT: Final = 50
 
 _DELETE_ATTEMPTS: Final = 10
-_LONG_AGO: Final = datetime.min.replace(tzinfo=UTC)
 
 
 def stream_of(session_id: str) -> str:
@@ -103,6 +105,7 @@ class LogCheckpoints:
             entry = self._entry("delta", saved.revision, place.base, now, delta, ttl)
         else:
             entry = self._entry("reset", saved.revision, saved.revision, now, reset_body(saved), ttl)
+        entry = replace(entry, expires_at=later(entry.expires_at, place.ends))
         if not append(self._log, stream, entry):
             raise StaleCheckpointError(str(saved.session_id), saved.revision)
         self._places.put(stream, self._moved(stream, saved, entry, place))
@@ -129,7 +132,7 @@ class LogCheckpoints:
         entry = self._entry(
             "base", maintained.revision, maintained.revision, now, reset_body(maintained), self._ttl_of(after)
         )
-        entry = replace(entry, written_at=after.updated_at)
+        entry = replace(entry, written_at=after.updated_at, expires_at=later(entry.expires_at, place.ends))
         if not append(self._log, stream, entry):
             raise StaleCheckpointError(session_id, maintained.revision)
         moved = self._moved(stream, maintained, entry, place)
@@ -159,9 +162,11 @@ class LogCheckpoints:
             if last is None or (keep_history and (last.kind in ("cleared", "tombstone") or not is_fresh(last, now))):
                 return
             revision = last.revision
-            if last.kind == "tombstone" or self._end(stream, last, now, keep_history=keep_history):
+            end = last if last.kind == "tombstone" else self._end(stream, last, now, keep_history=keep_history)
+            if end is not None:
                 if not keep_history:  # also what an interrupted delete has left
                     self._log.drop(stream, until=revision)
+                self._give_end(stream, end)
                 return
         raise StaleCheckpointError(session_id, revision + 1)
 
@@ -179,9 +184,11 @@ class LogCheckpoints:
     def end(self, session_id: str, last: Entry) -> bool:
         """Delete the session if `last` is still its newest entry; False when it has moved, and then nothing changes."""
         stream = stream_of(session_id)
-        if not self._end(stream, last, self._clock(), keep_history=False):
+        end = self._end(stream, last, self._clock(), keep_history=False)
+        if end is None:
             return False
         self._log.drop(stream, until=last.revision)
+        self._give_end(stream, end)
         return True
 
     def _free_place(self, stream: str, now: datetime) -> Place:
@@ -191,7 +198,8 @@ class LogCheckpoints:
             return Place(-1, 0, None)
         if last.kind not in ("tombstone", "cleared") and is_fresh(last, now):
             raise StaleCheckpointError(stream.removeprefix(f"{KIND}/"), last.revision)
-        return Place(last.revision, last.base, None, last.revision + 1 if last.kind == "tombstone" else 0)
+        listed_from = last.revision + 1 if last.kind == "tombstone" else 0
+        return Place(last.revision, last.base, None, listed_from, ends=last.expires_at)
 
     def _place_after(self, stream: str, after: Checkpoint) -> Place:
         """Give the place of the checkpoint that the caller holds: remembered, or read where it is not."""
@@ -203,34 +211,56 @@ class LogCheckpoints:
         if last is None or last.revision != after.revision:
             raise StaleCheckpointError(str(after.session_id), after.revision + 1)
         base = next(iter(self._log.read(stream, after=last.base - 1, limit=1)), None)
-        expires = base.expires_at if base is not None and base.revision == last.base else _LONG_AGO
+        expires = base.expires_at if base is not None and base.revision == last.base else LONG_AGO
         return _place(last, expires, self._log.head(stream))
 
-    def _end(self, stream: str, last: Entry, now: datetime, *, keep_history: bool) -> bool:
-        """Append the entry that ends the session after `last`; False when a writer was faster."""
+    def _end(self, stream: str, last: Entry, now: datetime, *, keep_history: bool) -> Entry | None:
+        """Append the entry that ends the session after `last`, and give it; None when a writer was faster."""
         if keep_history:
             end = self._entry("cleared", last.revision + 1, last.base, now, to_body({}), self._ttl)
         else:
-            until = None
-            if self._ttl is not None and last.expires_at is not None:  # it must outlive what it hides
-                until = max(last.expires_at, whole_second(now + max(2 * self._ttl, TAKEN_FOR)))
+            until = self._taken_until(now)
+            if until is not None and last.expires_at is not None:
+                until = max(until, last.expires_at)
             body = to_body({})
             end = Entry(last.revision + 1, "tombstone", last.revision + 1, self._ids(), now, body, until, until)
+        # It must outlive what it hides.
+        end = replace(end, expires_at=later(end.expires_at, last.expires_at))
         if not append(self._log, stream, end):
-            return False
+            return None
         self._show(stream, DELETED, end, None)
-        return True
+        return end
+
+    def _give_end(self, stream: str, entry: Entry) -> datetime | None:
+        """Give an end to what has none but because of a pause, up to this entry; gives when it may be gone now.
+
+        A pause has no end, and what follows it none either until the pause has one: the newest entry must not go first.
+        Who ends in between has written an entry that stays, and the next save makes up for it.
+        """
+        if entry.expires_at is not None or entry.fresh_until is None:
+            return entry.expires_at
+        until = self._taken_until(self._clock())
+        if until is None:
+            return None
+        with suppress(StoreUnavailableError):
+            self._log.expire(stream, until=entry.revision, fresh_until=entry.fresh_until, expires_at=until)
+            return until
+        return None
+
+    def _taken_until(self, now: datetime) -> datetime | None:
+        return None if self._ttl is None else whole_second(now + max(2 * self._ttl, TAKEN_FOR))
 
     def _moved(self, stream: str, saved: Checkpoint, entry: Entry, place: Place) -> Place:
         """Show what was appended, and give the place that it leads to."""
         shown = self._show(stream, saved.status.value, entry, place)
+        ends = self._give_end(stream, entry)
+        sizes, base_expires = place.sizes, place.base_expires
         if entry.kind in WHOLE:
-            return Place(
-                entry.revision, entry.base, entry.expires_at, place.listed_from, shown, sizes=(len(entry.body), 0)
-            )
-        base, since = place.sizes or (0, 0)
-        sizes = (base, since + len(entry.body)) if place.sizes is not None else None
-        return replace(place, revision=entry.revision, shown=shown, sizes=sizes)
+            sizes, base_expires = (len(entry.body), 0), ends
+        else:
+            sizes = (sizes[0], sizes[1] + len(entry.body)) if sizes is not None else None
+            base_expires = earlier(base_expires, ends) if ends is not None else base_expires
+        return Place(entry.revision, entry.base, base_expires, place.listed_from, shown, sizes, ends)
 
     def _ttl_of(self, checkpoint: Checkpoint) -> timedelta | None:
         # A human may take longer than any ttl: a session that waits for one does not expire.
@@ -252,6 +282,10 @@ class LogCheckpoints:
         if place is not None and place.shown == says:
             return says
         kind, _, identity = stream.partition("/")
+        # A head decides nothing, so it needs not outlive a pause before it.
+        fresh_until, expires_at = entry.fresh_until, entry.expires_at
+        if expires_at is None and fresh_until is not None:
+            expires_at = self._taken_until(fresh_until)
         with suppress(StoreUnavailableError):
             self._log.mark(
                 Head(
@@ -262,8 +296,8 @@ class LogCheckpoints:
                     base=entry.base,
                     listed_from=place.listed_from if place is not None else 0,
                     updated_at=entry.written_at,
-                    fresh_until=entry.fresh_until,
-                    expires_at=entry.expires_at,
+                    fresh_until=fresh_until,
+                    expires_at=expires_at,
                 )
             )
             return says
@@ -274,8 +308,9 @@ def _place(
     last: Entry, base_expires: datetime | None, head: Head | None, sizes: tuple[int, int] | None = None
 ) -> Place:
     if head is None:
-        return Place(last.revision, last.base, base_expires, sizes=sizes)
-    return Place(last.revision, last.base, base_expires, head.listed_from, (head.status, head.base), sizes)
+        return Place(last.revision, last.base, base_expires, sizes=sizes, ends=last.expires_at)
+    shown = head.status, head.base
+    return Place(last.revision, last.base, base_expires, head.listed_from, shown, sizes, last.expires_at)
 
 
 def _lasts(base_expires: datetime | None, fresh_until: datetime | None) -> bool:

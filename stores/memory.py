@@ -10,6 +10,7 @@ from stores._bundle import LogStore, log_store, new_id, utc_now
 from stores._heads import announced, is_listed, is_still_due, marked, settled
 from stores._leases import acquired, released, unheld
 from stores._meter import Meter
+from stores._streams import ended
 from stores.checkpoints import DEFAULT_HISTORY_LIMIT
 
 
@@ -68,6 +69,14 @@ class MemoryLog:
                 if revision <= until and entry.kind != "tombstone":
                     del entries[revision]
             self._dropped[stream] = max(until, self._dropped.get(stream, -1))
+
+    def expire(self, stream: str, *, until: int, fresh_until: datetime, expires_at: datetime) -> None:
+        self._meter.add(Capacity(requests=1))
+        with self._lock:
+            entries = self._streams.get(stream, {})
+            for revision, entry in entries.items():
+                if revision <= until and (new := ended(entry, fresh_until, expires_at)):
+                    entries[revision] = new
 
     def head(self, stream: str) -> Head | None:
         self._meter.add(Capacity(requests=1))

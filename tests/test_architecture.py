@@ -111,8 +111,17 @@ def test_stores_know_the_records_and_the_ports() -> None:
     known = {"durable.records", "durable.ports", "durable.errors", "durable.messages"}
     assert {one.module for one in imports("stores") if one.top == "durable"} <= known
     for one in third_party("stores"):
+        if one.top == "pytest":  # the contract is a test suite, which no other module imports
+            assert one.file.startswith("stores/contract/"), one
+            continue
         assert one.top in ("pydantic", "pydantic_core", "boto3", "botocore"), one
         assert one.top in ("pydantic", "pydantic_core") or "dynamodb" in one.file, one
+
+
+def test_the_contract_is_for_tests() -> None:
+    """What is deployed imports nothing of the contract kit, which needs pytest."""
+    kit = [one for one in IMPORTS if one.module.startswith("stores.contract")]
+    assert {one.file.rpartition("/")[0] for one in kit} == {"stores/contract"}
 
 
 def test_a_backend_is_behind_one_file() -> None:

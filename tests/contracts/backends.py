@@ -1,13 +1,7 @@
-"""The backends that the contract runs against, and the servers behind them.
-
-A backend is opened as often as a test likes: each opening is another process on the same data.
-"""
+"""The backends of this project that the contract is pointed at, and the servers behind them."""
 
 import os
-from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -16,55 +10,18 @@ from uuid import uuid4
 import pytest
 from botocore.config import Config
 
-from durable.ports import Leases, Log, Metered
 from infra.local import dynamodb_local
 from infra.local.cloud import LocalCloud, LocalCloudError
-from stores._bundle import LogStore, log_store, new_id
+from stores._bundle import new_id
 from stores._dynamodb_table import TABLE
 from stores._meter import Meter
+from stores.contract import Backend, MovedClock, missing
 from stores.dynamodb import open_table
 from stores.files import open_folder
 from stores.memory import MemoryLeases, MemoryLog
 from stores.sqlite import open_database
 
 TABLE_NAME: Final = "durable"
-START: Final = datetime(2026, 1, 31, 12, 0, 0, 250_000, tzinfo=UTC)
-
-
-class MovedClock:
-    """A clock that stands still until a test moves it."""
-
-    def __init__(self) -> None:
-        self.now = START
-
-    def __call__(self) -> datetime:
-        return self.now
-
-    def forward(self, by: timedelta) -> None:
-        self.now += by
-
-
-@dataclass
-class Backend:
-    """One backend with nothing in it. `connect` gives the log and the leases as another process would see them."""
-
-    name: str
-    connect: Callable[[], tuple[Log, Leases, Metered]]
-    clock: MovedClock
-    prefix: str = ""
-
-    def open(self, *, log: Log | None = None, ttl: timedelta | None = None, history_limit: int = 50) -> LogStore:
-        """Give a store on this backend's data; `log` stands in for its log, to make it fail."""
-        own, leases, meter = self.connect()
-        return log_store(log or own, leases, meter, clock=self.clock, ids=new_id, ttl=ttl, history_limit=history_limit)
-
-    @property
-    def log(self) -> Log:
-        return self.connect()[0]
-
-    @property
-    def leases(self) -> Leases:
-        return self.connect()[1]
 
 
 def memory_backend(clock: MovedClock) -> Backend:
@@ -144,5 +101,5 @@ def client_or_skip(name: str) -> Any:
         return SERVERS.client(name)
     except UnavailableError as error:
         if os.environ.get("CI") == "true":
-            pytest.fail(f"{Servers.NAMES[name]} cannot run: {error}")
+            missing(Servers.NAMES[name], str(error))
         pytest.skip(f"{Servers.NAMES[name]} cannot run: {error}")

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.contracts.backends import SERVERS, TABLE_NAME, Backend, MovedClock, client_or_skip, dynamodb_backend
+from stores.contract.backend import Backend, MovedClock
+from tests.contracts.backends import SERVERS, TABLE_NAME, client_or_skip, dynamodb_backend
 
 
 class Recorder:

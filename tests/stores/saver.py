@@ -12,9 +12,9 @@ from pathlib import Path
 from durable.messages import UserMessage
 from durable.records import Status
 from stores import LogStore
+from stores.contract.samples import checkpoint, with_messages
 from stores.files import files_store
 from stores.sqlite import sqlite_store
-from tests.contracts.samples import checkpoint, with_messages
 
 LARGE = "large " * 30_000
 

@@ -8,8 +8,8 @@ import pytest
 from durable.messages import AssistantMessage, UserMessage
 from durable.ports import Capacity
 from durable.records import Status
-from tests.contracts.backends import Backend
-from tests.contracts.samples import checkpoint, result, turn, with_messages
+from stores.contract.backend import Backend
+from stores.contract.samples import checkpoint, result, turn, with_messages
 from tests.stores.workload import run, text
 
 TTL = timedelta(days=30)

@@ -23,9 +23,10 @@ from durable.ports import Capacity, Head
 from stores._bundle import new_id
 from stores._dynamodb_calls import translate
 from stores._dynamodb_items import MAX_ITEM, WRITE_UNIT, entry_items, size_of
+from stores.contract.backend import START, Backend, MovedClock
+from stores.contract.samples import checkpoint, entry, turn, with_messages
 from stores.dynamodb import LISTING_INDEX, TABLE, TTL_ATTRIBUTE, dynamodb_store, make_client, open_table
-from tests.contracts.backends import START, TABLE_NAME, Backend, MovedClock
-from tests.contracts.samples import checkpoint, entry, turn, with_messages
+from tests.contracts.backends import TABLE_NAME
 
 NOISE = random.Random(7).randbytes(1_000_000)
 

@@ -14,10 +14,10 @@ import pytest
 from durable.errors import ConfigurationError, RecordFormatError, StoreRejectedError, StoreUnavailableError
 from stores import _private
 from stores._files_lines import Header, header_line
+from stores.contract.backend import MovedClock
+from stores.contract.samples import AWKWARD_IDS, checkpoint, entry
 from stores.files import files_store, open_folder
 from stores.memory import MemoryLog
-from tests.contracts.backends import MovedClock
-from tests.contracts.samples import AWKWARD_IDS, checkpoint, entry
 
 STREAM = "session/s"
 

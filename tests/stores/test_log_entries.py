@@ -13,8 +13,8 @@ from durable.ports import Entry
 from durable.records import AcceptedRequest, Checkpoint, Decision, FinishReason, LastError, Status, Usage
 from stores import _log
 from stores._log import Replay, delta_body, reset_body
-from tests.contracts.backends import START
-from tests.contracts.samples import checkpoint, result, turn, with_messages
+from stores.contract.backend import START
+from stores.contract.samples import checkpoint, result, turn, with_messages
 
 
 def content(body: bytes | None) -> dict[str, Any]:

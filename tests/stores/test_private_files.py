@@ -11,9 +11,9 @@ import pytest
 from durable.errors import ConfigurationError, StoreRejectedError
 from durable.records import Status
 from stores import LogStore
+from stores.contract.samples import checkpoint, turn, with_messages
 from stores.files import files_store
 from stores.sqlite import sqlite_store
-from tests.contracts.samples import checkpoint, turn, with_messages
 
 OpenStore = Callable[..., LogStore]
 

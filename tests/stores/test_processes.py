@@ -14,8 +14,8 @@ from durable.errors import StaleCheckpointError
 from durable.messages import UserMessage
 from durable.ports import Head
 from stores._bundle import utc_now
-from tests.contracts.backends import START
-from tests.contracts.samples import checkpoint, with_messages
+from stores.contract.backend import START
+from stores.contract.samples import checkpoint, with_messages
 from tests.stores.saver import open_store
 
 PROCESSES = 4

@@ -9,9 +9,9 @@ import pytest
 from durable.errors import RecordFormatError, StoreError, StoreRejectedError, StoreUnavailableError
 from stores import sqlite
 from stores._sqlite_log import MIGRATIONS
+from stores.contract.backend import MovedClock
+from stores.contract.samples import checkpoint, entry
 from stores.sqlite import open_database, sqlite_store, translate
-from tests.contracts.backends import MovedClock
-from tests.contracts.samples import checkpoint, entry
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from durable.messages import AssistantMessage, Conversational, ToolCall, ToolMessage, UserMessage
 from durable.ports import CheckpointStore
 from durable.records import Checkpoint, Status, Usage
-from tests.contracts.backends import START
+from stores.contract.backend import START
 
 _WORDS = ["".join(random.Random(seed).choices("abcdefghijklmnopqrstuvwxyz", k=3 + seed % 7)) for seed in range(220)]
 

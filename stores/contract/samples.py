@@ -7,7 +7,7 @@ from pydantic import JsonValue
 from durable.messages import AssistantMessage, Conversational, ToolCall, ToolMessage, UserMessage
 from durable.ports import Entry, EntryKind
 from durable.records import Checkpoint
-from tests.contracts.backends import START
+from stores.contract.backend import START
 
 AWKWARD_IDS = [
     *("a", "a/b", "a#b", "A", "..", "a/checkpoint", "a/history/000000000000", "session/a", " ", "%2F"),

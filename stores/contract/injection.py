@@ -34,6 +34,11 @@ class Wrapped:
     def drop(self, stream: str, *, until: int | None = None) -> None:
         self._around(lambda: self._log.drop(stream, until=until), "drop")
 
+    def expire(self, stream: str, *, until: int, fresh_until: datetime, expires_at: datetime) -> None:
+        self._around(
+            lambda: self._log.expire(stream, until=until, fresh_until=fresh_until, expires_at=expires_at), "expire"
+        )
+
     def head(self, stream: str) -> Head | None:
         return self._around(lambda: self._log.head(stream), "head")
 

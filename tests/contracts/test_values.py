@@ -1,0 +1,3 @@
+"""What no store takes, on every backend: see `stores.contract`."""
+
+from stores.contract.values import *  # noqa: F403
