@@ -31,6 +31,9 @@ class CheckpointStore(Protocol):
     that it found absent) and gives the checkpoint with its new revision. When the session has moved since `after`, it
     raises `StaleCheckpointError` and nothing is written. A save whose response was lost counts as made when it is
     repeated by the store itself. `load` gives None for a session that was never saved, deleted or has expired.
+
+    A store that cannot tell whether the session has moved says so with an attribute `single_writer = True`: it is for
+    one process, and a deployment refuses it.
     """
 
     def load(self, session_id: str) -> Checkpoint | None: ...

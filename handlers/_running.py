@@ -6,7 +6,7 @@ data right in every case, since the one that did not move the session first cann
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from math import ceil
 
@@ -18,6 +18,7 @@ from durable.messages import Message
 from durable.outcome import RunResult
 from durable.ports import Lease
 from durable.records import AcceptedRequest, Approval, Checkpoint, Status
+from handlers._observe import logger
 from handlers._wiring import App
 
 AFTER_THE_END = timedelta(seconds=60)
@@ -25,6 +26,9 @@ AFTER_THE_END = timedelta(seconds=60)
 
 AFTER_THE_DEADLINE = timedelta(minutes=5)
 """How long after an approval's deadline recovery leaves the run to the execution that waits."""
+
+TIME_TO_MAINTAIN = timedelta(seconds=10)
+"""A session is not maintained with less time left than this: the answer to the request comes first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +150,10 @@ def busy(session_id: str, *, until: datetime, now: datetime) -> SessionBusyError
 
 
 def run(app: App, work: Awaitable[RunResult], lease: Lease, *, session_id: str, run_id: str) -> RunResult:
-    """Carry the run on and let go of the lease. A run that is over, or refused for good, is not due any more."""
+    """Carry the run on and let go of the lease. A run that is over, or refused for good, is not due any more.
+
+    A session whose run is over is kept short to load before the lease goes.
+    """
 
     async def carry_on() -> RunResult:
         return await work
@@ -155,6 +162,7 @@ def run(app: App, work: Awaitable[RunResult], lease: Lease, *, session_id: str, 
         result = asyncio.run(carry_on())
         if result.checkpoint.status is Status.FINISHED:
             not_due(app, session_id, run_id)
+            result = _maintained(app, result, lease)
         return result
     except StaleCheckpointError:
         raise  # another writer has the session and its marks
@@ -164,6 +172,19 @@ def run(app: App, work: Awaitable[RunResult], lease: Lease, *, session_id: str, 
         raise
     finally:
         app.store.leases.release(lease)
+
+
+def _maintained(app: App, result: RunResult, lease: Lease) -> RunResult:
+    """Write a new base where one is due. What fails here is left for the next turn: the run is saved and over."""
+    checkpoint = result.checkpoint
+    if lease.until - app.agent.clock() < TIME_TO_MAINTAIN:
+        return result
+    try:
+        maintained = app.store.checkpoints.maintain(checkpoint.session_id or "", after=checkpoint)
+    except DurableError as error:
+        logger().warning("session not maintained", extra={"code": error.code, "reason": str(error)})
+        return result
+    return replace(result, checkpoint=maintained)
 
 
 def not_due(app: App, session_id: str, run_id: str) -> None:

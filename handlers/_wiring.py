@@ -29,6 +29,13 @@ class App:
     agent: Agent
     store: "LogStore"
 
+    def __post_init__(self) -> None:
+        if getattr(self.store.checkpoints, "single_writer", False):
+            raise ConfigurationError(
+                f"{type(self.store.checkpoints).__name__} says `single_writer`: it cannot tell that somebody else has "
+                "saved meanwhile. Several functions write the sessions of a deployment: give it a store that can."
+            )
+
     @cached_property
     def states(self) -> Any:
         return boto3.client("stepfunctions", config=_CLIENT_CONFIG)
@@ -55,4 +62,9 @@ def _agent(made: Settings) -> Agent:
     agent = getattr(importlib.import_module(made.agent_module), "agent", None)
     if not isinstance(agent, Agent):
         raise ConfigurationError(f"{made.agent_module}.py must define `agent = Agent(…)`.")
+    if agent.store is not None:
+        raise ConfigurationError(
+            f"The agent in {made.agent_module}.py has a store of its own, and its runs would be kept in another one: "
+            "leave `store` out. Which store a deployment has is chosen in handlers/_wiring.py."
+        )
     return agent

@@ -131,6 +131,7 @@ ACTIONS = {
     "checkpoints.load": {"BatchGetItem", "Query"},
     "checkpoints.history": {"Query"},
     "checkpoints.save": {"BatchGetItem", "BatchWriteItem", "PutItem", "Query", "UpdateItem"},
+    "checkpoints.maintain": {"BatchGetItem", "BatchWriteItem", "PutItem", "Query", "UpdateItem"},
     # approvals
     "approvals.get": {"Query"},
     "approvals.list": {"Query"},
@@ -143,7 +144,7 @@ HANDS_OVER = {"log.announce", "leases.look", "states.start_execution", "states.d
 CARRIES_ON = HANDS_OVER | {"approvals.get", "states.send_task_success"}
 RUNS = {
     *("leases.acquire", "leases.look", "leases.release", "log.announce", "log.head", "log.settle"),
-    *("checkpoints.load", "checkpoints.save", "approvals.request"),
+    *("checkpoints.load", "checkpoints.save", "checkpoints.maintain", "approvals.request"),
 }
 USES = {
     "runs": RUNS | {"checkpoints.history"} | HANDS_OVER,

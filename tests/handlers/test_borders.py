@@ -2,9 +2,11 @@
 
 import inspect
 import re
+from dataclasses import replace
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given
@@ -26,7 +28,7 @@ from handlers._ids import (
 from handlers._settings import Settings, read
 from tests.handlers.conftest import Deployment
 from tests.support.events import Context
-from tests.support.runs import START
+from tests.support.runs import START, memory_store
 
 # --- settings --------------------------------------------------------------------------------------------------------
 
@@ -94,6 +96,24 @@ def test_a_module_without_an_agent_is_named(cloud: Deployment, monkeypatch: pyte
     monkeypatch.setenv("AGENT_MODULE", "empty_module")
     cloud.cold_start()
     with pytest.raises(ConfigurationError, match="empty_module"):
+        _wiring.app()
+
+
+def test_an_agent_with_a_store_of_its_own_is_refused(cloud: Deployment) -> None:
+    """The runs of a deployment are kept in its table: an agent that expects them elsewhere is refused at once."""
+    own = replace(cloud.agent, store=memory_store())
+    with patch.object(type(cloud), "agent", own), pytest.raises(ConfigurationError, match="leave `store` out"):
+        _wiring.app()
+
+
+def test_a_store_for_a_single_writer_is_refused(cloud: Deployment) -> None:
+    """A deployment has many writers: a store that cannot tell them apart is refused at once, by its name."""
+
+    class LastOneWins:
+        single_writer = True
+
+    cloud.store = SimpleNamespace(checkpoints=LastOneWins())
+    with pytest.raises(ConfigurationError, match="LastOneWins says `single_writer`"):
         _wiring.app()
 
 
