@@ -4,6 +4,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
+import anyio.lowlevel
 import anyio.to_thread
 
 from durable.definition import AgentDefinition
@@ -19,7 +20,14 @@ FIRST_PAUSE = 0.1
 
 
 async def cross(call: Callable[..., T], *arguments: Any, **options: Any) -> T:
-    return await anyio.to_thread.run_sync(partial(call, *arguments, **options))
+    """Call a store in a worker thread; one that says that it does not block (`blocks = False`) is called in place.
+
+    Others have their turn either way, so that an abort or a time-out is noticed between two saves.
+    """
+    if getattr(getattr(call, "__self__", None), "blocks", True):
+        return await anyio.to_thread.run_sync(partial(call, *arguments, **options))
+    await anyio.lowlevel.cancel_shielded_checkpoint()
+    return call(*arguments, **options)
 
 
 async def save_checkpoint(

@@ -33,7 +33,8 @@ class CheckpointStore(Protocol):
     repeated by the store itself. `load` gives None for a session that was never saved, deleted or has expired.
 
     A store that cannot tell whether the session has moved says so with an attribute `single_writer = True`: it is for
-    one process, and a deployment refuses it.
+    one process, and a deployment refuses it. One that only works in memory may say `blocks = False`: it is then called
+    in the event loop's thread instead of a worker's.
     """
 
     def load(self, session_id: str) -> Checkpoint | None: ...

@@ -44,6 +44,7 @@ class LogApprovals:
     """
 
     def __init__(self, log: Log, *, clock: Clock, ids: IdFactory, ttl: timedelta | None = None) -> None:
+        self.blocks: bool = getattr(log, "blocks", True)
         self._log = log
         self._clock = clock
         self._ids = ids

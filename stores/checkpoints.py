@@ -58,6 +58,7 @@ class LogCheckpoints:
         ttl: timedelta | None = None,
         history_limit: int = DEFAULT_HISTORY_LIMIT,
     ) -> None:
+        self.blocks: bool = getattr(log, "blocks", True)
         self._log = log
         self._clock = clock
         self._ids = ids
