@@ -99,6 +99,7 @@ def _new_run(
         run_config=None if context is None else {"context": _kept(context)},
         worked_seconds=0.0,
         output_retries=0,
+        consumed=None,
         requested_by=requested_by,
         pauses=0,
         last_error=None,

@@ -14,6 +14,7 @@ from pydantic import JsonValue
 
 from durable.admission import Input
 from durable.approvals import ApprovalDecision, decide
+from durable.capacity import counted
 from durable.crossing import cross
 from durable.definition import AgentDefinition
 from durable.errors import ApprovalNotFoundError, ConfigurationError
@@ -98,12 +99,13 @@ class Agent(AgentDefinition):
     ) -> RunResult | None:
         """Carry an interrupted run on; None when the session is unknown or nothing of it is pending."""
         store = self._store
-        stored = await cross(store.checkpoints.load, check_session_id(session_id))
-        if stored is None or stored.status is Status.FINISHED:
-            return None
-        return await run_to_pause(
-            self, stored, saved=stored, store=store, watch=Watch(listener=listener, signal=signal)
-        )
+        with counted():
+            stored = await cross(store.checkpoints.load, check_session_id(session_id))
+            if stored is None or stored.status is Status.FINISHED:
+                return None
+            return await run_to_pause(
+                self, stored, saved=stored, store=store, watch=Watch(listener=listener, signal=signal)
+            )
 
     async def fork(
         self,

@@ -7,7 +7,7 @@ anything else; so a crash falls between two saves, and whoever loads the newest 
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import anyio
@@ -16,6 +16,7 @@ from pydantic import JsonValue
 from durable import transitions
 from durable.admission import Input, admitted, as_messages
 from durable.batch import Terms, run_calls
+from durable.capacity import NOTHING, Capacity, Tally, counted
 from durable.crossing import cross, save_checkpoint
 from durable.definition import AgentDefinition, Resolved, RunContext
 from durable.errors import (
@@ -97,13 +98,14 @@ async def execute(
     """
     if (session_id is None) != (store is None):
         raise ConfigurationError("session_id and store go together: give both, or none.")
-    stored = None
-    if store is not None:
-        stored = await cross(store.checkpoints.load, check_session_id(session_id))
-    checkpoint = admitted(
-        agent, stored, as_messages(input), session_id=session_id, requested_by=requested_by, context=context
-    )
-    return await run_to_pause(agent, checkpoint, saved=stored, store=store, bounds=bounds, watch=watch)
+    with counted():
+        stored = None
+        if store is not None:
+            stored = await cross(store.checkpoints.load, check_session_id(session_id))
+        checkpoint = admitted(
+            agent, stored, as_messages(input), session_id=session_id, requested_by=requested_by, context=context
+        )
+        return await run_to_pause(agent, checkpoint, saved=stored, store=store, bounds=bounds, watch=watch)
 
 
 async def run_to_pause(
@@ -121,8 +123,9 @@ async def run_to_pause(
     if checkpoint.status is Status.AWAITING_APPROVAL:
         raise SessionAwaitingApprovalError(checkpoint.session_id, checkpoint.approval_id)
     resolved = await resolve(agent, checkpoint)
-    run = _Run(agent, resolved, checkpoint, saved=saved, store=store, bounds=bounds, watch=watch)
-    result = result_of(await run.loop(), output=agent.output_adapter)
+    with counted(join=True) as tally:
+        run = _Run(agent, resolved, checkpoint, saved=saved, store=store, bounds=bounds, watch=watch, tally=tally)
+        result = replace(result_of(await run.loop(), output=agent.output_adapter), consumed=run.consumed())
     await asked(agent.hooks.on_run_end, result)
     return result
 
@@ -157,6 +160,7 @@ class _Run:
         store: Store | None,
         bounds: Bounds,
         watch: Watch,
+        tally: Tally,
     ) -> None:
         self._agent = agent
         self._resolved = resolved
@@ -170,6 +174,8 @@ class _Run:
         self._taken = call_ids(checkpoint.messages)
         self._worked_before = checkpoint.worked_seconds
         self._began = agent.clock()
+        self._tally = tally
+        self._consumed_before = checkpoint.consumed or NOTHING
         self._terms = Terms(
             signal=self._signal,
             concurrency=agent.tool_concurrency,
@@ -367,10 +373,16 @@ class _Run:
         if self._store is None:
             self._checkpoint = checkpoint
             return
+        if checkpoint.finish_reason or checkpoint.last_error:  # it may be left here
+            checkpoint = checkpoint.but(consumed=self.consumed())
         with anyio.CancelScope(shield=True):
             checkpoint = await save_checkpoint(self._agent, self._store, checkpoint, after=self._saved)
         self._checkpoint = self._saved = checkpoint
         self._emit(CheckpointSaved(revision=checkpoint.revision, status=checkpoint.status))
+
+    def consumed(self) -> Capacity:
+        """What the store calls of this run have taken, in this process and in those that carried it on before."""
+        return self._consumed_before + self._tally.consumed()
 
     def _timed(self, checkpoint: Checkpoint) -> Checkpoint:
         """Count the time that is worked on a run whose time is bounded; while it sleeps nobody counts."""

@@ -5,6 +5,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
+from durable.capacity import NOTHING, Capacity
 from durable.messages import AssistantMessage, Message
 from durable.records import Checkpoint, FinishReason, Status, Usage
 
@@ -14,8 +15,9 @@ class RunResult:
     """How a run stands when `execute` comes back.
 
     `text` is the final answer (empty unless the run finished with one), `output` the same as the agent's `output_type`
-    where it has one and the answer validates. `steps`, `usage` and `tool_calls` count from this run's start; `messages`
-    is the whole conversation.
+    where it has one and the answer validates. `steps`, `usage`, `tool_calls`, `consumed` count from this run's start;
+    `messages` is the whole conversation. `consumed` is what the run's store calls have taken, in every process that
+    carried it on and was not killed: nothing for a store that does not count.
     """
 
     session_id: str | None
@@ -29,6 +31,7 @@ class RunResult:
     approval_id: str | None
     messages: tuple[Message, ...] = field(repr=False)
     checkpoint: Checkpoint = field(repr=False)
+    consumed: Capacity = NOTHING
 
 
 def result_of(checkpoint: Checkpoint, *, output: TypeAdapter[Any] | None = None) -> RunResult:
@@ -49,6 +52,7 @@ def result_of(checkpoint: Checkpoint, *, output: TypeAdapter[Any] | None = None)
         approval_id=checkpoint.approval_id,
         messages=checkpoint.messages,
         checkpoint=checkpoint,
+        consumed=checkpoint.consumed or NOTHING,
     )
 
 

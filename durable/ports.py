@@ -11,6 +11,7 @@ from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from pydantic import JsonValue
 
+from durable.capacity import Capacity
 from durable.messages import AssistantMessage, Message
 from durable.records import Approval, ApprovalEvent, ApprovalStatus, Checkpoint, FinishReason, Requested, Status, Usage
 
@@ -215,32 +216,6 @@ class Leases(Protocol):
     def note_execution(self, stream: str, execution: str) -> None: ...
     def request_abort(self, stream: str, run_id: str) -> None: ...
     def release(self, lease: Lease) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Capacity:
-    """What store calls took: requests over the wire, DynamoDB's write and read units, bytes written."""
-
-    requests: int = 0
-    write_units: float = 0.0
-    read_units: float = 0.0
-    bytes_written: int = 0
-
-    def __add__(self, other: "Capacity") -> "Capacity":
-        return Capacity(
-            self.requests + other.requests,
-            self.write_units + other.write_units,
-            self.read_units + other.read_units,
-            self.bytes_written + other.bytes_written,
-        )
-
-    def __sub__(self, other: "Capacity") -> "Capacity":
-        return Capacity(
-            self.requests - other.requests,
-            self.write_units - other.write_units,
-            self.read_units - other.read_units,
-            self.bytes_written - other.bytes_written,
-        )
 
 
 class Metered(Protocol):

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, PlainSerializer
 
+from durable.capacity import Capacity
 from durable.errors import InvalidSessionIdError, RecordFormatError
 from durable.messages import Conversational, ToolCall, ToolMessage, UserMessage
 from durable.results import error_result
@@ -139,7 +140,8 @@ class Checkpoint(Record):
     not silently run twice and have begun; `queued` the user input held back behind pending calls. `committed` is how
     many messages the last finished turn left; `step` counts the model turns of this run, `turns` the finished runs.
     `worked_seconds` is the time spent on this run where the agent bounds it, `output_retries` how often the model was
-    told that its final answer does not validate.
+    told that its final answer does not validate. `consumed` is what the run's store calls had taken when it was last
+    left: each call that carries the run on adds its own, but for the save that tells so.
     """
 
     v: Literal[1] = FORMAT
@@ -171,6 +173,7 @@ class Checkpoint(Record):
     last_error: LastError | None = None
     worked_seconds: float = 0.0
     output_retries: int = 0
+    consumed: Capacity | None = None
     created_at: Timestamp
     updated_at: Timestamp
 

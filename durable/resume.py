@@ -1,6 +1,7 @@
 """Carrying a run on after its approval was decided, in any process."""
 
 from durable.approvals import expire_if_due, mark_applied, waits_for, with_decision
+from durable.capacity import counted
 from durable.crossing import cross, save_checkpoint
 from durable.definition import AgentDefinition
 from durable.errors import AgentDriftError, ApprovalNotFoundError, SessionAwaitingApprovalError, SessionNotFoundError
@@ -21,6 +22,11 @@ async def resume_after_approval(
     its deadline is closed as expired, which rejects the call. Raises `SessionAwaitingApprovalError` while it is open;
     an agent that must not resume the run (`AgentDriftError`, `ResumeToolMissingError`) leaves everything as it was.
     """
+    with counted():
+        return await _resumed(agent, id, store, bounds, watch)
+
+
+async def _resumed(agent: AgentDefinition, id: str, store: Store, bounds: Bounds, watch: Watch) -> RunResult:
     approval = await cross(store.approvals.get, id)
     if approval is None:
         raise ApprovalNotFoundError(id)

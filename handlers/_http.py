@@ -1,4 +1,4 @@
-"""Serving one API request: route it, turn every error into a problem document, log what it cost."""
+"""Serving one API request: route it, turn every error into a problem document, say what it took of the store."""
 
 from functools import cache
 from typing import Any
@@ -6,20 +6,29 @@ from typing import Any
 from aws_lambda_powertools.event_handler import APIGatewayRestResolver, Response
 from aws_lambda_powertools.event_handler.api_gateway import Router
 
+from durable.capacity import Capacity
 from durable.errors import DurableError
 from handlers._ids import principal
 from handlers._observe import logger
-from handlers._responses import InternalError, NoSuchPath, problem
+from handlers._responses import InternalError, NoSuchPath, capacity_view, problem
+from handlers._wiring import app
 
 ANSWER_HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 """On every answer, errors included: a callback link is a secret, and so is what a session says."""
 
 
 def serve(router: Router, event: dict[str, Any], context: Any) -> dict[str, Any]:
+    before = app().store.consumed()
     answer = _resolver(router).resolve(event, context)
-    for name, value in ANSWER_HEADERS.items():
+    for name, value in (ANSWER_HEADERS | _consumed(app().store.consumed() - before)).items():
         answer["multiValueHeaders"].setdefault(name, [value])
     return answer
+
+
+def _consumed(spent: Capacity) -> dict[str, str]:
+    """What the store calls of this request took, as headers."""
+    taken = capacity_view(spent).items()
+    return {f"X-Consumed-{name.replace('_', '-').title()}": str(number) for name, number in taken}
 
 
 def caller(router: Router) -> str | None:

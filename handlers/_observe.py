@@ -8,7 +8,7 @@ from typing import Any
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 
-from durable.ports import Capacity
+from durable.capacity import Capacity
 from handlers._settings import settings
 from handlers._wiring import App
 

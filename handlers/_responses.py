@@ -9,9 +9,10 @@ from aws_lambda_powertools.event_handler import Response
 from pydantic import BaseModel, ValidationError
 
 from durable import errors
+from durable.capacity import NOTHING, Capacity
 from durable.fork import Fork
 from durable.outcome import RunResult, result_of
-from durable.ports import Capacity, HistoryEntry
+from durable.ports import HistoryEntry
 from durable.records import Approval, Checkpoint
 from durable.tools import UnserializableResult, to_json_value
 from handlers._ids import path_segment
@@ -110,7 +111,7 @@ def parse_body(model: type[Body], body: str | None) -> Body:
     raise RequestInvalid(f"The request body is not right: {wrong}.")
 
 
-def capacity_view(capacity: Capacity) -> dict[str, Any]:
+def capacity_view(capacity: Capacity) -> dict[str, float]:
     return {
         "requests": capacity.requests,
         "write_units": round(capacity.write_units, 1),
@@ -143,6 +144,7 @@ def session_view(checkpoint: Checkpoint) -> dict[str, Any]:
         "turns": checkpoint.turns,
         "messages": len(checkpoint.messages),
         "revision": checkpoint.revision,
+        "store": capacity_view(checkpoint.consumed or NOTHING),
         "forked_from": checkpoint.forked_from.model_dump() if checkpoint.forked_from else None,
         "last_error": checkpoint.last_error.model_dump(mode="json") if checkpoint.last_error else None,
         "created_at": checkpoint.created_at.isoformat(),

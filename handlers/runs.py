@@ -137,7 +137,7 @@ def _carry_out(
 
 
 def _run_here(application: App, checkpoint: Checkpoint, lease: Lease) -> Response[str]:
-    before, session_id = application.store.consumed(), checkpoint.session_id or ""
+    session_id = checkpoint.session_id or ""
     limits = bounds(router.lambda_context, min_model_seconds=application.settings.min_model_seconds)
     work = run_to_pause(application.agent, checkpoint, saved=checkpoint, store=application.store, bounds=limits)
     try:
@@ -148,8 +148,7 @@ def _run_here(application: App, checkpoint: Checkpoint, lease: Lease) -> Respons
         return _handed_over(application, checkpoint)  # accepted is accepted: the state machine tries again
     if result.checkpoint.status is not Status.FINISHED:
         return _handed_over(application, result.checkpoint)
-    cost = capacity_view(application.store.consumed() - before)
-    return json_response({**result_view(result), "store": cost})
+    return json_response({**result_view(result), "store": capacity_view(result.consumed)})
 
 
 def _handed_over(application: App, checkpoint: Checkpoint) -> Response[str]:

@@ -4,7 +4,8 @@ import os
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from durable.ports import Capacity, Clock, IdFactory, Leases, Log, Metered
+from durable.capacity import Capacity
+from durable.ports import Clock, IdFactory, Leases, Log, Metered
 from stores._prune import Prune
 from stores.approvals import LogApprovals
 from stores.checkpoints import DEFAULT_HISTORY_LIMIT, LogCheckpoints

@@ -16,8 +16,8 @@ from botocore.exceptions import (
 from botocore.exceptions import ConnectionError as NoConnectionError
 from botocore.parsers import ResponseParserError
 
+from durable.capacity import Capacity
 from durable.errors import StoreError, StoreRejectedError, StoreUnavailableError
-from durable.ports import Capacity
 from stores._dynamodb_items import Item, size_of
 from stores._meter import Meter
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Final
 
+from durable.capacity import Capacity
 from durable.errors import RecordFormatError
-from durable.ports import Capacity, Clock, Entry, Head, Lease, Page
+from durable.ports import Clock, Entry, Head, Lease, Page
 from stores import _private
 from stores._files_folder import Folder
 from stores._files_lines import Header, entry_line, entry_of, header_line, header_of

@@ -1,22 +1,11 @@
-"""Counting what store calls take."""
+"""Counting what store calls take: for the store, and for the run that makes them."""
 
-from threading import Lock
-
-from durable.ports import Capacity
+from durable.capacity import Capacity, Tally, count
 
 
-class Meter:
-    """A sum of capacity that several threads may add to."""
-
-    def __init__(self) -> None:
-        self._sum = Capacity()
-        self._lock = Lock()
+class Meter(Tally):
+    """What the calls of a store have taken since it was opened."""
 
     def add(self, capacity: Capacity) -> None:
-        with self._lock:
-            self._sum += capacity
-
-    def consumed(self) -> Capacity:
-        """Give what was added since the meter was made."""
-        with self._lock:
-            return self._sum
+        super().add(capacity)
+        count(capacity)

@@ -6,7 +6,8 @@ from dataclasses import astuple, fields, replace
 from datetime import datetime
 from typing import Any, Final, Protocol, TypeVar
 
-from durable.ports import Capacity, Clock, Entry, Head, Lease, Page
+from durable.capacity import Capacity
+from durable.ports import Clock, Entry, Head, Lease, Page
 from stores._heads import announced, is_still_due, marked, settled
 from stores._leases import acquired, released, unheld
 from stores._meter import Meter

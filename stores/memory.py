@@ -5,7 +5,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from threading import Lock
 
-from durable.ports import Capacity, Clock, Entry, Head, IdFactory, Lease, Page
+from durable.capacity import Capacity
+from durable.ports import Clock, Entry, Head, IdFactory, Lease, Page
 from stores._bundle import LogStore, log_store, new_id, utc_now
 from stores._heads import announced, is_listed, is_still_due, marked, settled
 from stores._leases import acquired, released, unheld

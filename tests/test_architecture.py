@@ -107,8 +107,8 @@ def test_the_core_depends_on_little() -> None:
 
 
 def test_stores_know_the_records_and_the_ports() -> None:
-    """stores imports durable's records, ports, errors and messages; boto3 is for the DynamoDB backend alone."""
-    known = {"durable.records", "durable.ports", "durable.errors", "durable.messages"}
+    """stores imports durable's records, ports, errors, messages, capacity; boto3 is for the DynamoDB backend alone."""
+    known = {"durable.records", "durable.ports", "durable.errors", "durable.messages", "durable.capacity"}
     assert {one.module for one in imports("stores") if one.top == "durable"} <= known
     for one in third_party("stores"):
         if one.top == "pytest":  # the contract is a test suite, which no other module imports

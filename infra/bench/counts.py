@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from durable import Agent
-from durable.ports import Capacity
+from durable.capacity import Capacity
 from infra.bench.ours import Prepared, look_in
 from infra.bench.workload import workload
 from infra.local import dynamodb_local

@@ -49,6 +49,33 @@ def test_a_run_that_finishes_answers_200(cloud: Deployment) -> None:
     assert cloud.states.calls == []
 
 
+def test_every_answer_says_what_it_took_of_the_store(cloud: Deployment) -> None:
+    """The headers count all store calls of a request, lease and acceptance included; the body those of the run."""
+    for method, path in (
+        ("POST", "/sessions/s/runs"),
+        ("GET", "/sessions/s"),
+        ("GET", "/sessions/none"),
+        ("GET", "/x"),
+    ):
+        before = cloud.store.consumed()
+        answered = cloud.request(method, path, body={"input": "hi"} if method == "POST" else None)
+        took = cloud.store.consumed() - before
+        assert answered.headers["X-Consumed-Requests"] == str(took.requests)
+        assert answered.headers["X-Consumed-Write-Units"] == str(took.write_units)
+        assert answered.headers["X-Consumed-Read-Units"] == str(took.read_units)
+        if method == "POST":
+            assert 0 < answered.json["store"]["requests"] < took.requests <= answered.json["store"]["requests"] + 10
+
+
+def test_slices_add_to_what_the_run_took(cloud: Deployment) -> None:
+    """What a session shows is the sum over the request and the slices that carried its run on."""
+    id = cloud.pause()
+    first = cloud.get("/sessions/s").json["store"]["requests"]
+    assert cloud.request("POST", f"/approvals/{id}/decision", body={"approved": True}).status == 200
+    assert cloud.slice()["outcome"] == "finished"
+    assert cloud.get("/sessions/s").json["store"]["requests"] > first > 0
+
+
 def test_a_text_only_turn_makes_two_saves(cloud: Deployment) -> None:
     """The input is saved when it is accepted, the answer when it is there."""
     cloud.send("hi")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from durable.capacity import Capacity
 from durable.messages import AssistantMessage, UserMessage
-from durable.ports import Capacity
 from durable.records import Status
 from stores.contract.backend import Backend
 from stores.contract.samples import checkpoint, result, turn, with_messages

@@ -18,8 +18,9 @@ from botocore.exceptions import (
 )
 from botocore.parsers import ResponseParserError
 
+from durable.capacity import Capacity
 from durable.errors import RecordFormatError, StaleReplicaError, StoreError, StoreRejectedError, StoreUnavailableError
-from durable.ports import Capacity, Head
+from durable.ports import Head
 from stores._bundle import new_id
 from stores._dynamodb_calls import translate
 from stores._dynamodb_items import MAX_ITEM, WRITE_UNIT, entry_items, size_of
