@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from durable.admission import Input
 from durable.approvals import ApprovalDecision, decide
-from durable.capacity import counted
+from durable.counting import counted
 from durable.crossing import cross
 from durable.definition import AgentDefinition
 from durable.errors import ApprovalNotFoundError, ConfigurationError

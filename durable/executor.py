@@ -16,7 +16,8 @@ from pydantic import JsonValue
 from durable import transitions
 from durable.admission import Input, admitted, as_messages
 from durable.batch import Terms, run_calls
-from durable.capacity import NOTHING, Capacity, Tally, counted
+from durable.capacity import NOTHING, Capacity
+from durable.counting import Tally, counted
 from durable.crossing import cross, save_checkpoint
 from durable.definition import AgentDefinition, Resolved, RunContext
 from durable.errors import (

@@ -8,7 +8,7 @@ The source is only read. What it knows goes into the fork, except what belongs t
 
     kept      the transcript, results and calls under way, input held back, usage, steps and time spent, the state, the
               agent as the run began with it
-    dropped   approvals and decisions (they are asked anew), accepted requests, the last error
+    dropped   approvals and decisions (they are asked anew), accepted requests, the last error, what it took
 """
 
 import hashlib

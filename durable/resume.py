@@ -1,7 +1,7 @@
 """Carrying a run on after its approval was decided, in any process."""
 
 from durable.approvals import expire_if_due, mark_applied, waits_for, with_decision
-from durable.capacity import counted
+from durable.counting import counted
 from durable.crossing import cross, save_checkpoint
 from durable.definition import AgentDefinition
 from durable.errors import AgentDriftError, ApprovalNotFoundError, SessionAwaitingApprovalError, SessionNotFoundError

@@ -1,6 +1,7 @@
 """Counting what store calls take: for the store, and for the run that makes them."""
 
-from durable.capacity import Capacity, Tally, count
+from durable.capacity import Capacity
+from durable.counting import Tally, count
 
 
 class Meter(Tally):

@@ -7,6 +7,7 @@ from threading import Barrier
 import pytest
 from pydantic import JsonValue
 
+from durable.capacity import Capacity
 from durable.errors import InvalidSessionIdError, StaleCheckpointError
 from durable.messages import AssistantMessage, UserMessage
 from durable.records import AcceptedRequest, Checkpoint, Decision, FinishReason, ForkedFrom, LastError, Status, Usage
@@ -39,6 +40,7 @@ FULL = checkpoint(
     pauses=1,
     worked_seconds=1.5,
     output_retries=1,
+    consumed=Capacity(requests=12, write_units=9.5, read_units=4.0, bytes_written=8_000),
     forked_from=ForkedFrom(session_id="p", revision=4, step=2),
     last_error=LastError(code="PROVIDER", message="no", retryable=True, at=START),
 )

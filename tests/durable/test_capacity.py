@@ -9,7 +9,8 @@ import anyio.lowlevel
 
 from durable import Agent, ApprovalDecision, RunResult, ToolContext, execute, resume_after_approval, tool
 from durable.approvals import decide
-from durable.capacity import NOTHING, Capacity, counted
+from durable.capacity import NOTHING, Capacity
+from durable.counting import counted
 from durable.executor import Bounds
 from durable.providers.scripted import Scripted
 from stores.memory import memory_store

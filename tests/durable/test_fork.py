@@ -33,7 +33,7 @@ PLAN: list[Answer] = [
 ]
 PAID: list[Answer] = [("look", {"what": "a"}), [("look", {"what": "b"}), ("pay", {"amount": 5})], "paid"]
 
-DROPPED = frozenset({"approval_id", "decisions", "pauses", "requests", "last_error", "finish_reason"})
+DROPPED = frozenset({"approval_id", "decisions", "pauses", "requests", "last_error", "finish_reason", "consumed"})
 OWN = frozenset(
     {
         *("v", "session_id", "run_id", "revision", "status", "suspended", "requested_by", "forked_from"),
