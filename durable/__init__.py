@@ -53,7 +53,20 @@ from durable.events import (
 from durable.executor import Bounds, Watch, execute
 from durable.fork import Fork, fork
 from durable.hooks import Deny, GiveResult, Hooks, ReplaceArguments
-from durable.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
+from durable.messages import (
+    AssistantMessage,
+    FilePart,
+    ImagePart,
+    Message,
+    NativeBlock,
+    NativeTurn,
+    Part,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
 from durable.outcome import RunResult
 from durable.patches import Patch, PatchedResult
 from durable.ports import HistoryEntry, ModelRequest, ModelTurn, Page, Provider, Store, ToolSpec
@@ -62,7 +75,7 @@ from durable.rendering import render_comparison
 from durable.resume import resume_after_approval
 from durable.signals import AbortSignal
 from durable.streams import RunStream
-from durable.tools import ApprovalGrant, Tool, ToolContext, tool
+from durable.tools import ApprovalGrant, Tool, ToolContext, ToolOutput, tool
 from durable.trajectory import Comparison, Drift, TrajectoryStep, compare_trajectories
 
 __all__ = [
@@ -93,18 +106,23 @@ __all__ = [
     "Drift",
     "DurableError",
     "Event",
+    "FilePart",
     "FinishReason",
     "Fork",
     "GiveResult",
     "HistoryEntry",
     "Hooks",
+    "ImagePart",
     "InvalidDecisionError",
     "InvalidInputError",
     "InvalidSessionIdError",
     "Message",
     "ModelRequest",
     "ModelTurn",
+    "NativeBlock",
+    "NativeTurn",
     "Page",
+    "Part",
     "Patch",
     "PatchedResult",
     "PropagatingToolError",
@@ -140,6 +158,7 @@ __all__ = [
     "StoreUnavailableError",
     "SystemMessage",
     "TextDelta",
+    "TextPart",
     "Tool",
     "ToolCall",
     "ToolContext",
@@ -147,6 +166,7 @@ __all__ = [
     "ToolError",
     "ToolFailed",
     "ToolMessage",
+    "ToolOutput",
     "ToolSpec",
     "ToolStart",
     "TrajectoryStep",

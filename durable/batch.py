@@ -24,7 +24,7 @@ from durable.hooks import NO_HOOKS, Hooks, asked
 from durable.messages import ToolCall, ToolMessage
 from durable.results import error_result
 from durable.signals import AbortSignal
-from durable.tools import UnserializableResult
+from durable.tools import UnserializableResult, tool_message
 
 
 class Ledger(Protocol):
@@ -242,7 +242,7 @@ async def _result(start: Ready) -> ToolMessage:
         if anyio.current_effective_deadline() == -math.inf:
             raise  # the batch is cut off; any other cancellation has leaked out of the tool
         return error_result(call, "execution", _in_words(error))
-    return ToolMessage(tool_call_id=call.id, tool_name=call.name, content=value)
+    return tool_message(call, value)
 
 
 def _in_words(error: BaseException) -> str:

@@ -18,7 +18,17 @@ from durable.hooks import NO_HOOKS, Deny, GiveResult, Hooks, Intervention, Repla
 from durable.messages import ToolCall, ToolMessage
 from durable.records import Decision
 from durable.results import approval_digest, error_result
-from durable.tools import ApprovalGrant, Arguments, InvalidArguments, Tool, ToolContext, parse_arguments, to_json_value
+from durable.tools import (
+    ApprovalGrant,
+    Arguments,
+    InvalidArguments,
+    Tool,
+    ToolContext,
+    parse_arguments,
+    to_json_value,
+    to_output,
+    tool_message,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +112,7 @@ class Gate:
             case Deny(reason):
                 return error_result(call, "denied", reason, reason=reason)
             case GiveResult(content):
-                return ToolMessage(tool_call_id=call.id, tool_name=call.name, content=to_json_value(content))
+                return tool_message(call, to_output(content))
             case _:
                 return intervention
 

@@ -124,7 +124,7 @@ def _answered(checkpoint: Checkpoint, patch: PatchedResult) -> Checkpoint:
     """The result is looked for in the transcript, then among those that wait for their place, then it is recorded."""
     id = patch.tool_call_id
     content = _json(patch.result, "tool_result")
-    changed = {"content": content, "is_error": patch.is_error}
+    changed = {"content": content, "parts": (), "is_error": patch.is_error}
     checkpoint = checkpoint.but(
         started=tuple(started for started in checkpoint.started if started != id),
         suspended={call: state for call, state in checkpoint.suspended.items() if call != id},

@@ -13,7 +13,7 @@ async def refund(order_id: str, amount: Decimal, ctx: ToolContext) -> str:
 import inspect
 import json
 import typing
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, NoReturn, cast, overload
@@ -24,6 +24,7 @@ import pydantic_core
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, create_model
 
 from durable.errors import ConfigurationError
+from durable.messages import FilePart, ImagePart, Part, TextPart, ToolCall, ToolMessage
 from durable.ports import ToolSpec
 from durable.signals import AbortSignal
 
@@ -83,6 +84,17 @@ class UnserializableResult(Exception):
     """A tool gave something that has no JSON form."""
 
 
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What a tool returns to show the model images or files: `content` is the result, `parts` come beside it.
+
+    A tool may also return a part, or a list of parts; its result is None then, and the model sees the parts.
+    """
+
+    content: Any = field(default=None, repr=False)
+    parts: Sequence[Part] = field(default=(), repr=False)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
     """A function with its schema. Made by `tool`.
@@ -129,8 +141,8 @@ class Tool:
         except Exception:
             return True  # fail closed: a policy that cannot tell leaves it to a person
 
-    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> JsonValue:
-        """Run the function (a plain one in a worker thread) and give its result as JSON."""
+    async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> JsonValue | ToolOutput:
+        """Run the function (a plain one in a worker thread); its result as JSON, in a `ToolOutput` if it has parts."""
         kwargs = dict(arguments)
         if self.context_parameter is not None:
             kwargs[self.context_parameter] = context
@@ -143,7 +155,35 @@ class Tool:
             )
             if inspect.isawaitable(value):
                 value = await value
-        return to_json_value(value)
+        return to_output(value)
+
+
+def to_output(value: object) -> JsonValue | ToolOutput:
+    """Give what a tool returned as a JSON value, or as a `ToolOutput` of one where it has parts."""
+    if isinstance(value, ToolOutput):
+        parts = _parts(value.parts)
+        if parts is None:
+            raise UnserializableResult("the parts of a ToolOutput are TextPart, ImagePart or FilePart")
+        return ToolOutput(to_json_value(value.content), parts)
+    parts = _parts([value]) or _parts(value)
+    return ToolOutput(None, parts) if parts else to_json_value(value)
+
+
+def _parts(values: object) -> tuple[Part, ...] | None:
+    """The values as parts; None where one of them is something else."""
+    if not isinstance(values, list | tuple):
+        return None
+    several = cast("Sequence[object]", values)
+    parts = tuple(one for one in several if isinstance(one, TextPart | ImagePart | FilePart))
+    return parts if len(parts) == len(several) else None
+
+
+def tool_message(call: ToolCall, output: JsonValue | ToolOutput) -> ToolMessage:
+    """The result of a call."""
+    if isinstance(output, ToolOutput):
+        parts = tuple(output.parts)
+        return ToolMessage(tool_call_id=call.id, tool_name=call.name, content=output.content, parts=parts)
+    return ToolMessage(tool_call_id=call.id, tool_name=call.name, content=output)
 
 
 def to_json_value(value: object) -> JsonValue:

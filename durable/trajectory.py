@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from pydantic import JsonValue
 
-from durable.messages import AssistantMessage, Message, ToolCall, ToolMessage
+from durable.messages import AssistantMessage, Message, ToolCall, ToolMessage, shown_result
 from durable.records import Checkpoint
 
 Transcript: TypeAlias = Checkpoint | Sequence[Message]
@@ -19,7 +19,7 @@ DriftField = Literal["tools", "args", "steps", "finish_reason", "tokens"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of a call."""
+    """The result of a call; images and files in it are described, not shown."""
 
     content: JsonValue = field(repr=False)
     is_error: bool = False
@@ -118,7 +118,9 @@ def _call_text(call: CallStep) -> str:
 
 
 def _call_step(call: ToolCall, result: ToolMessage | None) -> CallStep:
-    return CallStep(call.name, _arguments(call.arguments), Outcome(result.content, result.is_error) if result else None)
+    return CallStep(
+        call.name, _arguments(call.arguments), Outcome(shown_result(result), result.is_error) if result else None
+    )
 
 
 def _arguments(text: str) -> JsonValue:

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from durable import errors
 from durable.capacity import NOTHING, Capacity
 from durable.fork import Fork
+from durable.messages import Message
 from durable.outcome import RunResult, result_of
 from durable.ports import HistoryEntry
 from durable.records import Approval, Checkpoint
@@ -164,6 +165,12 @@ def fork_view(made: Fork) -> dict[str, Any]:
         "finish_reason": checkpoint.finish_reason,
         "forked_from": checkpoint.forked_from.model_dump() if checkpoint.forked_from else None,
     }
+
+
+def message_view(message: Message) -> dict[str, Any]:
+    """A message. What only its provider can read stays in the store: `?full=1` of the history shows it."""
+    view = message.model_dump(mode="json", exclude={"native"})
+    return view if view.get("parts") else {name: value for name, value in view.items() if name != "parts"}
 
 
 def history_view(entry: HistoryEntry, *, full: bool = False) -> dict[str, Any]:

@@ -14,7 +14,7 @@ MAX_ANSWER: Final = 4_000_000
 MAX_VALUE: Final = 256 * 1024
 """Bytes of one value that are always shown, where the whole fits."""
 
-_VALUES: Final = frozenset({"content", "arguments", "args", "business_state", "instructions", "text", "result"})
+_VALUES: Final = frozenset({"content", "arguments", "args", "business_state", "instructions", "text", "result", "data"})
 _LISTS: Final = frozenset({"messages", "a", "b"})
 
 
@@ -49,9 +49,9 @@ def _truncated(value: Any, names: frozenset[str], most: int) -> Any:
         return [_truncated(item, names, most) for item in value]
     if not isinstance(value, dict):
         return value
+    shown = {name: _truncated(item, names, most) for name, item in value.items()}
     return {
-        name: _mark(item) if name in names and size_of(item) > most else _truncated(item, names, most)
-        for name, item in value.items()
+        name: _mark(value[name]) if name in names and size_of(item) > most else item for name, item in shown.items()
     }
 
 

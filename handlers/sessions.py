@@ -15,7 +15,7 @@ from handlers._deadline import LambdaContext
 from handlers._http import serve
 from handlers._ids import path_segment, session_id_of
 from handlers._observe import about, invocation
-from handlers._responses import RequestInvalid, history_view, json_response, session_view
+from handlers._responses import RequestInvalid, history_view, json_response, message_view, session_view
 from handlers._sizes import fitted, page
 from handlers._wiring import app
 
@@ -55,7 +55,7 @@ def messages(segment: str) -> Response[str]:
         size += len(message.model_dump_json().encode())
         if shown and size > MAX_BYTES:
             break
-        shown.append(message.model_dump(mode="json"))
+        shown.append(message_view(message))
     last = first + len(shown) - 1
     more = last + 1 < len(checkpoint.messages)
     return json_response({"messages": shown, "total": len(checkpoint.messages), "next": last if more else None})

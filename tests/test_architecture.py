@@ -184,7 +184,20 @@ PURE = {
     "trajectory": {"messages", "records"},
     "rendering": {"trajectory"},
 }
-VALUES = {"pydantic", "collections", "dataclasses", "datetime", "difflib", "enum", "hashlib", "json", "re", "typing"}
+VALUES = {
+    "pydantic",
+    "base64",
+    "binascii",
+    "collections",
+    "dataclasses",
+    "datetime",
+    "difflib",
+    "enum",
+    "hashlib",
+    "json",
+    "re",
+    "typing",
+}
 
 
 @pytest.mark.parametrize("name", PURE)

@@ -9,7 +9,18 @@ from pydantic import JsonValue
 from pydantic_core import from_json
 
 from durable.errors import ConfigurationError
-from durable.messages import AssistantMessage, Message, SystemMessage, ToolCall, ToolMessage, UserMessage
+from durable.messages import (
+    AssistantMessage,
+    FilePart,
+    ImagePart,
+    Message,
+    Part,
+    SystemMessage,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
 from durable.ports import ModelRequest, ModelTurn, ToolSpec
 from durable.providers._failures import redactor
 from durable.providers._http import Endpoint, HttpSettings
@@ -82,8 +93,10 @@ def _messages(transcript: Sequence[Message]) -> Iterator[dict[str, JsonValue]]:
     open_calls: list[tuple[str, str]] = []
     for index, message in enumerate(transcript):
         match message:
-            case SystemMessage() | UserMessage():
-                yield {"role": message.role, "content": message.content}
+            case SystemMessage():
+                yield {"role": "system", "content": message.content}
+            case UserMessage():
+                yield {"role": "user", "content": _user_content(message.content)}
             case AssistantMessage():
                 open_calls = [(call.id, call.id or f"call_{index}_{n}") for n, call in enumerate(message.tool_calls)]
                 yield _assistant(message, [sent for _, sent in open_calls])
@@ -95,6 +108,21 @@ def _messages(transcript: Sequence[Message]) -> Iterator[dict[str, JsonValue]]:
                 yield {"role": "tool", "tool_call_id": sent, "content": _as_text(message.content)}
             case _:
                 assert_never(message)
+
+
+def _user_content(content: str | tuple[Part, ...]) -> JsonValue:
+    return content if isinstance(content, str) else [_part(part) for part in content]
+
+
+def _part(part: Part) -> JsonValue:
+    match part:
+        case TextPart():
+            return {"type": "text", "text": part.text}
+        case ImagePart():
+            return {"type": "image_url", "image_url": {"url": part.url or f"data:{part.media_type};base64,{part.data}"}}
+        case FilePart():
+            file: dict[str, JsonValue] = {"file_data": part.url or f"data:{part.media_type};base64,{part.data}"}
+            return {"type": "file", "file": file | ({"filename": part.name} if part.name else {})}
 
 
 def _assistant(message: AssistantMessage, ids: Sequence[str]) -> dict[str, JsonValue]:

@@ -9,10 +9,10 @@ from pydantic import JsonValue
 
 from durable.capacity import Capacity
 from durable.errors import InvalidSessionIdError, StaleCheckpointError
-from durable.messages import AssistantMessage, UserMessage
+from durable.messages import AssistantMessage, FilePart, ImagePart, TextPart, UserMessage
 from durable.records import AcceptedRequest, Checkpoint, Decision, FinishReason, ForkedFrom, LastError, Status, Usage
 from stores.contract.backend import START, TTL, Opened, Subject
-from stores.contract.samples import AWKWARD_IDS, JSON_KINDS, checkpoint, result, turn, with_messages
+from stores.contract.samples import AWKWARD_IDS, JSON_KINDS, NATIVE_TURN, checkpoint, result, turn, with_messages
 
 FULL = checkpoint(
     "s",
@@ -119,6 +119,21 @@ def test_what_is_loaded_is_a_copy(store: Opened) -> None:
         assert loaded.messages[0].content == {"a": [1]}
         loaded.business_state["list"].append(3)  # type: ignore[index, union-attr]
         loaded.messages[0].content["a"].append(3)  # type: ignore[index, union-attr]
+
+
+def test_parts_and_what_only_a_provider_reads_come_back_to_the_byte(store: Opened) -> None:
+    """Images and files keep their bytes; a provider's own blocks keep their order, every field and every digit."""
+    said = UserMessage(content=(TextPart(text="See: "), ImagePart.from_bytes(bytes(range(256)), "image/png")))
+    shown = result("c1", {"pages": 2}).model_copy(update={"parts": (FilePart(url="https://x/é.pdf", name="é.pdf"),)})
+    held = store.checkpoints.save(checkpoint("s", said), after=None)
+    held = store.checkpoints.save(with_messages(held, NATIVE_TURN), after=held)
+    held = store.checkpoints.save(held.but(results={"c1": shown}), after=held)
+    held = store.checkpoints.save(with_messages(held, shown, results={}), after=held)
+    held = store.checkpoints.save(held.but(queued=(said,)), after=held)
+    loaded = store.checkpoints.load("s")
+    assert loaded is not None
+    assert loaded == held
+    assert [m.model_dump_json() for m in loaded.messages] == [m.model_dump_json() for m in (said, NATIVE_TURN, shown)]
 
 
 def test_kinds_of_json_are_kept_apart(store: Opened) -> None:

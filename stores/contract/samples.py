@@ -4,7 +4,15 @@ from datetime import timedelta
 
 from pydantic import JsonValue
 
-from durable.messages import AssistantMessage, Conversational, ToolCall, ToolMessage, UserMessage
+from durable.messages import (
+    AssistantMessage,
+    Conversational,
+    NativeBlock,
+    NativeTurn,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
 from durable.ports import Entry, EntryKind
 from durable.records import Checkpoint
 from stores.contract.backend import START
@@ -17,6 +25,25 @@ AWKWARD_IDS = [
 
 JSON_KINDS: list[JsonValue] = ["", 0, False, [], None, {}, 0.0, "0", "null", [None], {"": None}]
 """Values that careless code takes for one another."""
+
+
+NATIVE_TURN = AssistantMessage(
+    content="Let me see.",
+    tool_calls=(ToolCall(id="c1", name="weather", arguments='{"city":"Oslo"}'),),
+    native=NativeTurn(
+        origin="anthropic",
+        fields={"": None, "unknown": {"deep": [1.0, 1, True, -0.0, 1e-7, 2**70, "\u2028", "é\x00", {}, []]}},
+        blocks=(
+            NativeBlock(
+                kind="own", value={"type": "thinking", "thinking": "Hm…", "signature": "EqEE/+==", "z": 1, "a": 2}
+            ),
+            NativeBlock(kind="text", chars=11, value={"citations": None}),
+            NativeBlock(kind="own", value={"type": "redacted_thinking", "data": "🦔" * 50}),
+            NativeBlock(kind="call", value={"caller": {"type": "direct"}}),
+        ),
+    ),
+)
+"""A turn with everything that only its provider understands, and with JSON that careless code changes."""
 
 
 def entry(revision: int, body: bytes = b"{}", *, kind: EntryKind = "delta", save_id: str | None = None) -> Entry:

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, JsonValue
 
-from durable import Agent, ConfigurationError, Tool, ToolContext, ToolMessage, tool
+from durable import Agent, ConfigurationError, ImagePart, Tool, ToolContext, ToolMessage, ToolOutput, tool
 from durable.providers.scripted import Scripted
 from durable.tools import (
     MAX_DEPTH,
@@ -26,6 +26,7 @@ from durable.tools import (
     UnserializableResult,
     parse_arguments,
     to_json_value,
+    to_output,
 )
 from tests.support.runs import Clock, fresh_agent, memory_store, run
 from tests.support.transcripts import json_values
@@ -556,3 +557,44 @@ def test_a_tool_learns_what_it_was_approved_under() -> None:
         return [ctx.approval.id, ctx.approval.note, ctx.approval.by, ctx.remaining() > 1e300]
 
     assert run(pay.call({}, context)) == ["apr_1", "ok", "ada", True]
+
+
+@pytest.mark.anyio
+async def test_a_tool_shows_images_and_files() -> None:
+    """A part, a list of parts, or a `ToolOutput` with a result beside them; a list that holds anything else is JSON."""
+    png = ImagePart.from_bytes(b"png", "image/png")
+
+    def show(value: Any) -> Any:
+        """Show."""
+        return value
+
+    async def shown(value: Any) -> Any:
+        return await tool(show).call({"value": value}, CONTEXT)
+
+    assert await shown(png) == ToolOutput(None, (png,))
+    assert await shown([png, png]) == ToolOutput(None, (png, png))
+    assert await shown(ToolOutput({"a": Decimal("1.5")}, [png])) == ToolOutput({"a": "1.5"}, (png,))
+    assert await shown([]) == []
+    assert isinstance(await shown([png, 1]), list)
+    with pytest.raises(UnserializableResult):
+        to_output(ToolOutput(1, [1]))  # type: ignore[list-item]
+
+
+@pytest.mark.anyio
+async def test_an_image_of_a_tool_reaches_the_next_request() -> None:
+    """The result in the transcript has the parts, live and after a restart."""
+    png = ImagePart.from_bytes(b"png", "image/png")
+
+    @tool
+    def look() -> ToolOutput:
+        """Look."""
+        return ToolOutput("a picture", [png])
+
+    model = Scripted([("look", {}), "Nice."])
+    store = memory_store()
+    agent = Agent(tools=[look], provider=model, store=store)
+    await agent.send("Look!", session_id="s")
+    result = model.requests[-1].messages[-1]
+    assert isinstance(result, ToolMessage)
+    assert (result.content, result.parts) == ("a picture", (png,))
+    assert store.checkpoints.load("s").messages[2] == result

@@ -7,6 +7,7 @@ import pytest
 
 from durable import AssistantMessage, UserMessage
 from handlers import sessions
+from handlers._responses import message_view
 from tests.handlers.conftest import Deployment
 from tests.support.runs import START
 
@@ -59,7 +60,7 @@ def test_messages_come_in_order_and_in_pages(cloud: Deployment) -> None:
         if page["next"] is None:
             break
         query = {"after": str(page["next"])}
-    assert seen == [message.model_dump(mode="json") for message in cloud.stored().messages]
+    assert seen == [message_view(message) for message in cloud.stored().messages]
 
 
 def test_a_page_of_large_messages_is_cut_by_bytes(cloud: Deployment) -> None:
