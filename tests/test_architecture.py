@@ -107,7 +107,7 @@ def test_the_core_depends_on_little() -> None:
 
 
 def test_stores_know_the_records_and_the_ports() -> None:
-    """stores imports durable's records, ports, errors, messages and counting; boto3 is for the DynamoDB backend alone."""
+    """stores imports records, ports, errors, messages and counting of durable; boto3 is for DynamoDB alone."""
     known = {"durable.records", "durable.ports", "durable.errors", "durable.messages"}
     known |= {"durable.capacity", "durable.counting"}
     assert {one.module for one in imports("stores") if one.top == "durable"} <= known
