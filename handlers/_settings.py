@@ -15,7 +15,7 @@ class Settings(BaseModel):
     """How this deployment is set up; each field is an environment variable that `template.yaml` sets.
 
     `state_machine_arn` and `topic_arn` are empty in functions that need neither. Times are in seconds, `ttl_days` is
-    how long a session lives after its newest save (0: for ever).
+    how long a session lives after its newest save (0: for ever). `list_finished`: whether finished sessions are listed.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -30,6 +30,7 @@ class Settings(BaseModel):
     topic_arn: str = ""
     public_url: str = ""
     ttl_days: int = Field(default=30, ge=0)
+    list_finished: bool = True
     min_model_seconds: float = Field(default=15.0, gt=0)
     log_level: str = "INFO"
 

@@ -49,7 +49,13 @@ class App:
 def app() -> App:
     """The application of this function, made with its first invocation."""
     made = settings()
-    store = dynamodb_store(table=made.table_name, client=make_client(), prefix=made.table_prefix, ttl=made.ttl)
+    store = dynamodb_store(
+        table=made.table_name,
+        client=make_client(),
+        prefix=made.table_prefix,
+        ttl=made.ttl,
+        list_finished=made.list_finished,
+    )
 
     def make_provider(model: str) -> "Provider":
         return provider_from(model, api_key=made.openai_api_key or None, base_url=made.openai_base_url or None)

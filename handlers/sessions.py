@@ -102,6 +102,8 @@ def listing() -> Response[str]:
     query = router.current_event.query_string_parameters or {}
     if (status := query.get("status")) not in (None, *STATUSES):
         raise RequestInvalid(f"status must be one of {', '.join(STATUSES)}.")
+    if status == Status.FINISHED and not app().settings.list_finished:
+        raise RequestInvalid("status: this deployment does not list finished sessions (parameter ListFinished).")
     found = app().store.log.heads(
         "session",
         status=status,

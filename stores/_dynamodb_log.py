@@ -13,6 +13,7 @@ from stores._dynamodb_calls import Calls, ConditionFailedError
 from stores._dynamodb_items import Item, entry_items, entry_of, epoch, head_of, moment_in, number, text, times, update
 from stores._dynamodb_table import (
     DROPPED,
+    FINISHED,
     HEAD_SK,
     INDEX_SK,
     LAST_REVISION,
@@ -57,12 +58,16 @@ _A_FEW: Final = 10
 
 
 class DynamoDBLog:
-    """A `Log` in a table as `TABLE` defines it. `prefix` keeps several deployments apart in one table."""
+    """A `Log` in a table as `TABLE` defines it. `prefix` keeps several deployments apart in one table.
 
-    def __init__(self, calls: Calls, *, prefix: str, clock: Clock) -> None:
+    Without `list_finished` the head of a finished session leaves the listing index, which is then not written for it.
+    """
+
+    def __init__(self, calls: Calls, *, prefix: str, clock: Clock, list_finished: bool = True) -> None:
         self._calls = calls
         self._prefix = prefix
         self._clock = clock
+        self._list_finished = list_finished
 
     # Entries
 
@@ -180,6 +185,9 @@ class DynamoDBLog:
     def mark(self, head: Head) -> None:
         lifetime = times(head.fresh_until, head.expires_at)
         timeless = [name for name in ("fresh_until", TTL_ATTRIBUTE) if name not in lifetime]
+        listed = {"list_key": self._list_key(head.kind, head.id, head.status)}
+        if head.status == FINISHED and not self._list_finished:
+            listed = {}
         base = number(head.base)
         try:
             before = self._calls.update(
@@ -191,11 +199,11 @@ class DynamoDBLog:
                         "revision": number(head.revision),
                         "base": base,  # a copy, which tells whether the index has to move
                         "updated_at": text(stamp(head.updated_at)),
-                        "list_key": self._list_key(head.kind, head.id, head.status),
+                        **listed,
                         **lifetime,
                     },
                     keep={"list_sort": text(NOT_DUE)},
-                    remove=timeless,
+                    remove=timeless if listed else [*timeless, "list_key"],
                     condition=NOT_LOWER,
                 ),
             )
@@ -264,7 +272,7 @@ class DynamoDBLog:
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page[Head]:
-        partitions = self._partitions(kind, status, deleted=due_before is not None)
+        partitions = self._partitions(kind, status, due=due_before is not None)
         at, start = _read_cursor(cursor, len(partitions))
         found: list[Head] = []
         while at < len(partitions):
@@ -282,8 +290,10 @@ class DynamoDBLog:
                 return Page(found, _write_cursor(at, start) if at < len(partitions) else None)
         return Page(found)
 
-    def _partitions(self, kind: str, status: str | None, *, deleted: bool) -> Sequence[str]:
-        every = [one for one in STATUSES.get(kind, ()) if deleted or one != DELETED]
+    def _partitions(self, kind: str, status: str | None, *, due: bool) -> Sequence[str]:
+        # A head of any status may be due, one also that was listed by a deployment which listed more.
+        hidden = () if due else (DELETED,) if self._list_finished else (DELETED, FINISHED)
+        every = [one for one in STATUSES.get(kind, ()) if one not in hidden]
         statuses = every if status is None else [status]
         return [list_key(self._prefix, kind, one, shard) for one, shard in product(statuses, range(LIST_SHARDS))]
 

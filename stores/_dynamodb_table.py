@@ -48,9 +48,12 @@ LAST_REVISION: Final = 10**12 - 1
 DROPPED: Final = "dropped"
 """The kind of what is left of an entry that was dropped: its key, so that nobody writes the revision again."""
 
+FINISHED: Final = "finished"
+"""The status of the sessions that need not be listed: they are the many, and nobody has to act on them."""
+
 LIST_SHARDS: Final = 4
 STATUSES: Final[Mapping[str, Sequence[str]]] = {
-    "session": (ACCEPTED, "in-progress", "awaiting-approval", "finished", DELETED),
+    "session": (ACCEPTED, "in-progress", "awaiting-approval", FINISHED, DELETED),
     "approval": (ACCEPTED, "pending", "decided", DELETED),
 }
 """The statuses a head of each kind may have: a listing without one asks for them all."""

@@ -50,23 +50,27 @@ def dynamodb_store(
     prefix: str = "",
     ttl: timedelta | None = None,
     history_limit: int = DEFAULT_HISTORY_LIMIT,
+    list_finished: bool = True,
     clock: Clock = utc_now,
     ids: IdFactory = new_id,
 ) -> LogStore:
     """Give the store in a table as `TABLE` defines it. Nothing is called yet.
 
-    `prefix` comes before every key, so that one table can hold several stores.
+    `prefix` comes before every key, so that one table can hold several stores. Without `list_finished` finished
+    sessions are not listed, which saves writes to the index with each turn; everything else about them is the same.
     """
     client = client if client is not None else make_client()
-    log, leases, meter = open_table(table=table, client=client, prefix=prefix, clock=clock, ids=ids)
+    log, leases, meter = open_table(
+        table=table, client=client, prefix=prefix, list_finished=list_finished, clock=clock, ids=ids
+    )
     return log_store(log, leases, meter, clock=clock, ids=ids, ttl=ttl, history_limit=history_limit)
 
 
 def open_table(
-    *, table: str, client: Any, prefix: str, clock: Clock, ids: IdFactory
+    *, table: str, client: Any, prefix: str, clock: Clock, ids: IdFactory, list_finished: bool = True
 ) -> tuple[DynamoDBLog, DynamoDBLeases, Meter]:
     """Give the log and the leases in a table, and what counts the calls of both."""
     meter = Meter()
     calls = Calls(client, table, meter)
-    log = DynamoDBLog(calls, prefix=prefix, clock=clock)
+    log = DynamoDBLog(calls, prefix=prefix, clock=clock, list_finished=list_finished)
     return log, DynamoDBLeases(calls, prefix=prefix, clock=clock, ids=ids), meter

@@ -56,7 +56,7 @@ def test_each_module_of_handlers_is_a_function() -> None:
     assert {function["Handler"] for function in FUNCTIONS.values()} == {f"handlers.{name}.handler" for name in modules}
 
 
-ALWAYS = {"table_name", "ttl_days", "log_level"}
+ALWAYS = {"table_name", "ttl_days", "list_finished", "log_level"}
 RUNS_THE_AGENT = {"model", "openai_base_url", "openai_api_key", "min_model_seconds"}
 NEEDS = {
     "runs": RUNS_THE_AGENT | {"state_machine_arn"},

@@ -169,7 +169,15 @@ class Deployment:
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
     """A deployment that nobody has called yet."""
     deployment = Deployment()
-    for name in ("MODEL", "OPENAI_API_KEY", "OPENAI_BASE_URL", "TTL_DAYS", "MIN_MODEL_SECONDS", "TABLE_PREFIX"):
+    for name in (
+        "MODEL",
+        "OPENAI_API_KEY",
+        "OPENAI_BASE_URL",
+        "TTL_DAYS",
+        "LIST_FINISHED",
+        "MIN_MODEL_SECONDS",
+        "TABLE_PREFIX",
+    ):
         monkeypatch.delenv(name, raising=False)
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)

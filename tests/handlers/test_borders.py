@@ -73,7 +73,8 @@ def test_the_application_is_made_once(cloud: Deployment, monkeypatch: pytest.Mon
     monkeypatch.setenv("TABLE_PREFIX", "blue/")
     cloud.cold_start()
     assert _wiring.app() is _wiring.app()
-    assert made == [{"table": "sessions", "client": None, "prefix": "blue/", "ttl": timedelta(days=30)}]
+    expected = {"table": "sessions", "client": None, "prefix": "blue/", "ttl": timedelta(days=30)}
+    assert made == [{**expected, "list_finished": True}]
 
 
 def test_the_agents_own_model_wins(cloud: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from durable import AssistantMessage, UserMessage
-from handlers import sessions
+from handlers import _wiring, sessions
 from handlers._responses import message_view
 from tests.handlers.conftest import Deployment
 from tests.support.runs import START
@@ -153,6 +153,18 @@ def test_sessions_are_listed_in_pages(cloud: Deployment) -> None:
     }
     [waiting] = cloud.get("/sessions", status="awaiting-approval").json["sessions"]
     assert waiting["session_id"] == "waits"
+
+
+def test_a_deployment_may_not_list_what_is_finished(cloud: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the parameter says so the store is told, and who asks for finished sessions hears it instead of nothing."""
+    given: dict[str, Any] = {}
+    monkeypatch.setattr(_wiring, "dynamodb_store", lambda **options: given.update(options) or cloud.store)
+    monkeypatch.setenv("LIST_FINISHED", "false")
+    cloud.cold_start()
+    refused = cloud.get("/sessions", status="finished")
+    assert (refused.status, refused.is_problem, "ListFinished" in refused.json["detail"]) == (400, True, True)
+    assert cloud.get("/sessions").status == 200
+    assert given["list_finished"] is False
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
