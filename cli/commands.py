@@ -42,6 +42,9 @@ def resume(api: Api, given: Namespace) -> Shown:
 
 def show(api: Api, given: Namespace) -> Shown:
     path = f"/sessions/{segment(given.session)}"
+    if given.message is not None:
+        message = _whole(api, f"{path}/messages/{given.message}")
+        return Shown(Code.OK, message, json.dumps(message, ensure_ascii=False, indent=2))
     session = api.get(path)
     if not given.messages:
         return _standing(session)
@@ -52,6 +55,16 @@ def show(api: Api, given: Namespace) -> Shown:
         if (after := page["next"]) is None:
             break
     return Shown(_code(session), {**session, "messages": messages}, messages_text(messages))
+
+
+def _whole(api: Api, path: str) -> Any:
+    """A value that the API gives part by part, however large it is."""
+    parts = [api.get(path)]
+    while (offset := parts[-1]["next"]) is not None:
+        parts.append(api.get(path, offset=offset))
+    if len({part["sha256"] for part in parts}) > 1:
+        raise CommandError(Code.TRY_AGAIN, "The session moved while it was read.")
+    return json.loads("".join(part["part"] for part in parts))
 
 
 def history(api: Api, given: Namespace) -> Shown:

@@ -68,6 +68,7 @@ def _runs(words: Any) -> None:
     show = _command(words, "show", commands.show, "how a session stands")
     show.add_argument("session")
     show.add_argument("--messages", action="store_true", help="the conversation, with the ids of its tool calls")
+    show.add_argument("--message", type=int, metavar="N", help="one message as JSON, however large; the first is 0")
     resume = _command(words, "resume", commands.resume, "carry an unfinished run on")
     resume.add_argument("session")
     _running(resume)

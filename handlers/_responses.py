@@ -17,6 +17,7 @@ from durable.ports import HistoryEntry
 from durable.records import Approval, Checkpoint
 from durable.tools import UnserializableResult, to_json_value
 from handlers._ids import path_segment
+from handlers._sizes import MAX_BODY, Link, fitted
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -36,6 +37,11 @@ class NoSuchPath(errors.DurableError):
     hint = "Check the path and the method."
 
 
+class NotInSession(errors.DurableError):
+    code = "VALUE_NOT_FOUND"
+    hint = "Look at the messages or the history again: the session may have moved."
+
+
 class InternalError(errors.DurableError):
     code = "INTERNAL"
     hint = "This is a fault of the service; its log has the details under the request id."
@@ -43,6 +49,7 @@ class InternalError(errors.DurableError):
 
 _STATUS: dict[type[errors.DurableError], int] = {
     NoSuchPath: 404,
+    NotInSession: 404,
     RequestInvalid: 400,
     errors.InvalidInputError: 400,
     errors.InvalidSessionIdError: 400,
@@ -74,7 +81,8 @@ def status_of(error: errors.DurableError) -> int:
 
 
 def json_response(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Response[str]:
-    return Response(status, JSON, json.dumps(body, ensure_ascii=False), headers)
+    """The answer, whose large values are truncated where they are not yet."""
+    return Response(status, JSON, json.dumps(fitted(body, limit=MAX_BODY), ensure_ascii=False), headers)
 
 
 def problem(error: errors.DurableError, **members: Any) -> Response[str]:
@@ -137,6 +145,12 @@ def result_view(result: RunResult) -> dict[str, Any]:
         "usage": result.usage.model_dump(),
         "approval_id": result.approval_id,
     }
+
+
+def answer_at(prefix: str, checkpoint: Checkpoint) -> Link:
+    """The `Link` of a run's views: the text is the content of the conversation's last message."""
+    last = f"{prefix}{location(checkpoint.session_id or '')}/messages/{len(checkpoint.messages) - 1}"
+    return lambda pointer: f"{last}?value=%2Fcontent" if pointer == "/text" else None
 
 
 def session_view(checkpoint: Checkpoint) -> dict[str, Any]:

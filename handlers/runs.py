@@ -26,6 +26,7 @@ from handlers._ids import session_id_of
 from handlers._observe import about, count, invocation
 from handlers._responses import (
     RequestInvalid,
+    answer_at,
     capacity_view,
     fork_view,
     json_response,
@@ -35,6 +36,7 @@ from handlers._responses import (
     result_view,
 )
 from handlers._running import Accepted, Known, Redelivered, accept, run
+from handlers._sizes import fitted
 from handlers._wiring import App, app
 
 router = Router()
@@ -124,7 +126,8 @@ def _carry_out(
     )
     match accepted:
         case Known(checkpoint):
-            return json_response(result_view(result_of(checkpoint)))
+            view = result_view(result_of(checkpoint))
+            return json_response(fitted(view, answer_at(stage_prefix(router), checkpoint)))
         case Redelivered(checkpoint, known):
             return _again(application, checkpoint, known)
         case Accepted(checkpoint, lease):
@@ -148,7 +151,8 @@ def _run_here(application: App, checkpoint: Checkpoint, lease: Lease) -> Respons
         return _handed_over(application, checkpoint)  # accepted is accepted: the state machine tries again
     if result.checkpoint.status is not Status.FINISHED:
         return _handed_over(application, result.checkpoint)
-    return json_response({**result_view(result), "store": capacity_view(result.consumed)})
+    view = {**result_view(result), "store": capacity_view(result.consumed)}
+    return json_response(fitted(view, answer_at(stage_prefix(router), result.checkpoint)))
 
 
 def _handed_over(application: App, checkpoint: Checkpoint) -> Response[str]:

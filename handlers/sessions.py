@@ -12,11 +12,19 @@ from durable.records import Checkpoint, Status
 from durable.rendering import render_comparison
 from durable.trajectory import compare_trajectories
 from handlers._deadline import LambdaContext
-from handlers._http import serve
+from handlers._http import serve, stage_prefix
 from handlers._ids import path_segment, session_id_of
 from handlers._observe import about, invocation
-from handlers._responses import RequestInvalid, history_view, json_response, message_view, session_view
-from handlers._sizes import fitted, page
+from handlers._responses import (
+    NotInSession,
+    RequestInvalid,
+    answer_at,
+    history_view,
+    json_response,
+    message_view,
+    session_view,
+)
+from handlers._sizes import fitted, page, part_of, value_in, values_at
 from handlers._wiring import app
 
 router = Router()
@@ -24,9 +32,6 @@ router = Router()
 MAX_PAGE = 100
 STATUSES = ("accepted", *(status.value for status in Status))
 """What a session in the list may be; one that is accepted has not been saved yet."""
-
-MAX_BYTES = 4_000_000
-"""A page of messages ends before its JSON is larger than this; a Lambda may answer 6 MB."""
 
 MAX_TEXT = 250_000
 """Characters of a comparison as text."""
@@ -41,7 +46,9 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
 
 @router.get("/sessions/<segment>")
 def show(segment: str) -> Response[str]:
-    return json_response(session_view(_load(segment)))
+    checkpoint = _load(segment)
+    view = session_view(checkpoint)
+    return json_response(fitted(view, answer_at(stage_prefix(router), checkpoint)))
 
 
 @router.get("/sessions/<segment>/messages")
@@ -49,16 +56,21 @@ def messages(segment: str) -> Response[str]:
     """The conversation in order, from index `after` + 1; `next` is the `after` of the next page."""
     checkpoint = _load(segment)
     first = _whole_number("after", default=-1, least=-1, most=len(checkpoint.messages)) + 1
-    shown: list[Any] = []
-    size = 0
-    for message in checkpoint.messages[first : first + MAX_PAGE]:
-        size += len(message.model_dump_json().encode())
-        if shown and size > MAX_BYTES:
-            break
-        shown.append(message_view(message))
+    wanted = enumerate(checkpoint.messages[first : first + MAX_PAGE], first)
+    shown = page(fitted(message_view(one), values_at(f"{_here(segment)}/messages/{n}")) for n, one in wanted)
     last = first + len(shown) - 1
     more = last + 1 < len(checkpoint.messages)
     return json_response({"messages": shown, "total": len(checkpoint.messages), "next": last if more else None})
+
+
+@router.get("/sessions/<segment>/messages/<number>")
+def message(segment: str, number: str) -> Response[str]:
+    """A part of a message's JSON, or of one `value` in it, from byte `offset` on; `next` is where the next part is."""
+    told = _load(segment).messages
+    at = _number(number, "message")
+    if at >= len(told):
+        raise NotInSession(f"The session has {len(told)} messages, numbered from 0, and no {at}.")
+    return _part(message_view(told[at]))
 
 
 @router.get("/sessions/<segment>/history")
@@ -70,20 +82,22 @@ def history(segment: str) -> Response[str]:
     before = _whole_number("cursor", default=MAX_REVISION, least=0, most=MAX_REVISION)
     full = bool(_whole_number("full", default=0, least=0, most=1))
     entries = [entry for entry in _listed(session_id) if entry.revision < before]
-    shown = page(history_view(entry, full=full) for entry in entries[:limit])
+    views = ((entry.revision, history_view(entry, full=full)) for entry in entries[:limit])
+    shown = page(fitted(view, values_at(f"{_here(segment)}/history/{revision}")) for revision, view in views)
     more = bool(shown) and len(shown) < len(entries)
     return json_response({"entries": shown, "cursor": str(shown[-1]["revision"]) if more else None})
 
 
 @router.get("/sessions/<segment>/history/<revision>")
 def history_entry(segment: str, revision: str) -> Response[str]:
-    """One listed save with its whole checkpoint."""
+    """One listed save with its whole checkpoint; with `value` or `offset`, a part of it as of a message."""
     session_id = session_id_of(segment)
     about(session_id=session_id)
-    if not revision.isdecimal() or len(revision) > len(str(MAX_REVISION)):
-        raise RequestInvalid("The revision must be a whole number.")
-    entry = find(_listed(session_id), session_id, revision=int(revision))
-    return json_response(fitted(history_view(entry, full=True)))
+    entry = find(_listed(session_id), session_id, revision=_number(revision, "revision"))
+    view = history_view(entry, full=True)
+    if {"value", "offset"} & (router.current_event.query_string_parameters or {}).keys():
+        return _part(view)
+    return json_response(fitted(view, values_at(f"{_here(segment)}/history/{entry.revision}")))
 
 
 @router.get("/sessions/<segment>/compare/<other>")
@@ -120,6 +134,30 @@ def listing() -> Response[str]:
         for head in found.items
     ]
     return json_response({"sessions": sessions, "cursor": found.cursor})
+
+
+def _here(segment: str) -> str:
+    return f"{stage_prefix(router)}/sessions/{segment}"
+
+
+def _part(view: Any) -> Response[str]:
+    """What `value` points to, or all, from `offset` on."""
+    pointer = (router.current_event.query_string_parameters or {}).get("value", "")
+    try:
+        value = value_in(view, pointer)
+    except LookupError:
+        raise NotInSession("There is no such value: `value` is a JSON Pointer, as in the `href` of a view.") from None
+    offset = _whole_number("offset", default=0, least=0, most=MAX_REVISION)
+    try:
+        return json_response(part_of(value, offset))
+    except LookupError:
+        raise RequestInvalid("offset must be the `next` of the part before it.") from None
+
+
+def _number(given: str, what: str) -> int:
+    if not (given.isascii() and given.isdecimal()) or len(given) > len(str(MAX_REVISION)):
+        raise RequestInvalid(f"The {what} must be a whole number.")
+    return int(given)
 
 
 def _listed(session_id: str) -> list[HistoryEntry]:

@@ -224,6 +224,20 @@ def test_a_conversation_is_shown_whole() -> None:
     ]
 
 
+def test_a_message_is_shown_whole_however_large() -> None:
+    """A message that the API gives in parts is put together; parts of different ones are not."""
+    told = json.dumps({"role": "user", "content": "é" * 5}, ensure_ascii=False)
+    parts = [
+        {"size": 40, "sha256": "a", "offset": 0, "part": told[:30], "next": 31},
+        {"size": 40, "sha256": "a", "offset": 31, "part": told[30:], "next": None},
+    ]
+    line = Line(*parts)
+    assert line.run("runs", "show", "s", "--message", "2", "--json") == Code.OK
+    assert [path for _, path in line.asked] == ["/sessions/s/messages/2", "/sessions/s/messages/2?offset=31"]
+    assert json.loads(line.out.getvalue()) == json.loads(told)
+    assert Line(parts[0], {**parts[1], "sha256": "b"}).run("runs", "show", "s", "--message", "2") == Code.TRY_AGAIN
+
+
 def test_history_is_a_table() -> None:
     """A line for each save, columns aligned, and a dash for what is not there."""
     entry = {"revision": 10, "step": 1, "status": "finished", "finish_reason": "stop", "messages": 4, "saved_at": SAVED}

@@ -1,5 +1,6 @@
 """History, fork, resume and comparison on the deployed template."""
 
+import json
 from typing import Any
 
 import pytest
@@ -83,6 +84,14 @@ def test_a_large_session_is_forked(world: World) -> None:
     again = fork(world, made["segment"], from_step=1)
     shown = world.call("GET", f"/sessions/{again['segment']}/history/0").json()["checkpoint"]["messages"][2]["content"]
     assert (shown["truncated"], shown["size"] > 4_500_000) == (True, True)
+    path, offset = f"/sessions/{again['segment']}/messages/2", "0"
+    parts: list[Any] = []
+    while offset != "None":
+        answered = world.call("GET", path, params={"value": "/content", "offset": offset})
+        parts.append(answered.json())
+        offset = str(parts[-1]["next"])
+    assert json.loads("".join(part["part"] for part in parts)) == [large] * 5
+    assert {part["sha256"] for part in parts} == {shown["sha256"]}
     compared = world.call("GET", f"/sessions/{made['segment']}/compare/{again['segment']}").json()
     assert compared["diverged_at"] is None
     assert world.call("POST", f"/sessions/{again['segment']}/resume").json()["text"] == "Both done."

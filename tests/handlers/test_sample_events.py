@@ -15,6 +15,7 @@ GIVES: dict[str, Any] = {
     "approvals-decide": {"code": "APPROVAL_NOT_FOUND"},
     "recover": {"started": 0},
     "runs-start": {"text": "Hello."},
+    "sessions-message": {"code": "SESSION_NOT_FOUND"},
     "sessions-show": {"code": "SESSION_NOT_FOUND"},
     "steps-run-slice": {"outcome": "superseded"},
 }
