@@ -4,13 +4,16 @@ import json
 import time
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cli.api import Answer, Api, CommandError, segment
 from cli.codes import Code
 from cli.text import approval_text, approvals_text, fields, history_text, messages_text, session_text
+
+STOPPED = ("aborted", "parked")
+"""Reasons of an unfinished run that nothing carries on by itself."""
 
 POLL = 1.0
 """Seconds between two looks at a run that is waited for."""
@@ -38,6 +41,11 @@ def start(api: Api, given: Namespace) -> Shown:
 
 def resume(api: Api, given: Namespace) -> Shown:
     return _run(api, api.post(f"/sessions/{segment(given.session)}/resume", headers=_prefer(given)), given)
+
+
+def abort(api: Api, given: Namespace) -> Shown:
+    shown = _run(api, api.post(f"/sessions/{segment(given.session)}/abort"), given)
+    return replace(shown, code=Code.OK) if shown.body.get("finish_reason") == "aborted" else shown
 
 
 def show(api: Api, given: Namespace) -> Shown:
@@ -126,12 +134,16 @@ def _decide(api: Api, given: Namespace, decision: dict[str, Any]) -> Shown:
 
 
 def _run(api: Api, answer: Answer, given: Namespace) -> Shown:
-    """The run as it stands; with `--wait`, as soon as it is finished or waits for a human."""
+    """The run as it stands; with `--wait`, as soon as it is finished, waits for a human, or was stopped."""
     session, ends = answer.body, time.monotonic() + given.wait
-    while session["status"] == "in-progress" and time.monotonic() < ends:
+    while _moves(session) and time.monotonic() < ends:
         time.sleep(min(POLL, max(0.0, ends - time.monotonic())))
         session = api.get(f"/sessions/{segment(session['session_id'])}")
     return _standing(session)
+
+
+def _moves(session: dict[str, Any]) -> bool:
+    return session["status"] == "in-progress" and session.get("finish_reason") not in STOPPED
 
 
 def _standing(session: dict[str, Any]) -> Shown:

@@ -52,7 +52,8 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     words = top.add_subparsers(required=True, metavar="COMMAND")
-    _runs(words.add_parser("runs", help="start, show and resume runs").add_subparsers(required=True, metavar="COMMAND"))
+    runs = words.add_parser("runs", help="start, show, resume and abort runs")
+    _runs(runs.add_subparsers(required=True, metavar="COMMAND"))
     _sessions(words)
     asked = words.add_parser("approvals", help="list, show and decide approvals")
     _approvals(asked.add_subparsers(required=True, metavar="COMMAND"))
@@ -72,6 +73,9 @@ def _runs(words: Any) -> None:
     resume = _command(words, "resume", commands.resume, "carry an unfinished run on")
     resume.add_argument("session")
     _running(resume)
+    abort = _command(words, "abort", commands.abort, "stop an unfinished run; what it has done is kept")
+    abort.add_argument("session")
+    _waiting(abort)
 
 
 def _sessions(words: Any) -> None:
@@ -130,6 +134,10 @@ def _command(words: Any, name: str, command: commands.Command, about: str) -> ar
 
 def _running(made: argparse.ArgumentParser) -> None:
     made.add_argument("--async", dest="respond_async", action="store_true", help="do not wait for the answer")
+    _waiting(made)
+
+
+def _waiting(made: argparse.ArgumentParser) -> None:
     made.add_argument(
         "--wait", type=float, default=0, metavar="SECONDS", help="how long to wait for a run that goes on without you"
     )

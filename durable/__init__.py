@@ -2,6 +2,7 @@
 
 from durable.agent import Agent, Approvals, get_checkpoint_history
 from durable.approvals import ApprovalDecision, Decided, decide
+from durable.bounds import Bounds, Watch
 from durable.definition import AgentDefinition, RunContext
 from durable.errors import (
     AgentDriftError,
@@ -14,6 +15,7 @@ from durable.errors import (
     InvalidDecisionError,
     InvalidInputError,
     InvalidSessionIdError,
+    LeaseLostError,
     PropagatingToolError,
     ProviderAuthenticationError,
     ProviderError,
@@ -50,7 +52,7 @@ from durable.events import (
     ToolFailed,
     ToolStart,
 )
-from durable.executor import Bounds, Watch, execute
+from durable.executor import execute
 from durable.fork import Fork, fork
 from durable.hooks import Deny, GiveResult, Hooks, ReplaceArguments
 from durable.messages import (
@@ -116,6 +118,7 @@ __all__ = [
     "InvalidDecisionError",
     "InvalidInputError",
     "InvalidSessionIdError",
+    "LeaseLostError",
     "Message",
     "ModelRequest",
     "ModelTurn",

@@ -14,17 +14,19 @@ from pydantic import JsonValue
 
 from durable.admission import Input
 from durable.approvals import ApprovalDecision, decide
+from durable.bounds import Watch
 from durable.counting import counted
 from durable.crossing import cross
 from durable.definition import AgentDefinition
 from durable.errors import ApprovalNotFoundError, ConfigurationError
 from durable.events import Listener
-from durable.executor import Watch, context_of, execute, run_to_pause
+from durable.executor import execute, run_to_pause
 from durable.fork import Fork, fork
 from durable.outcome import RunResult
 from durable.patches import NO_PATCH, Patch
 from durable.ports import HistoryEntry, Page, Provider, Store
 from durable.records import Approval, ApprovalStatus, Status, check_session_id
+from durable.resolving import context_of
 from durable.resume import resume_after_approval
 from durable.signals import AbortSignal
 from durable.streams import RunStream

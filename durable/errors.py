@@ -20,6 +20,7 @@
     │   └── InvalidDecisionError        e.g. edited arguments that do not validate
     ├── StoreError
     │   ├── StaleCheckpointError        somebody else moved the session: load again
+    │   ├── LeaseLostError              another process has taken the session over
     │   ├── StaleReplicaError           the reader looks at the past: retry
     │   ├── StoreUnavailableError       throttled, timed out, 5xx: retry
     │   ├── StoreRejectedError          access denied, no such table: fix the deployment
@@ -239,6 +240,17 @@ class StaleCheckpointError(StoreError):
         self.session_id = session_id
         self.revision = revision
         super().__init__(f"Revision {revision} of session {session_id!r} was written by somebody else.")
+
+
+class LeaseLostError(StoreError):
+    """Another process holds the session's lease now. The run goes on there; here it has stopped without a save."""
+
+    code = "LEASE_LOST"
+    hint = "Look at the session: whoever holds it carries the run on."
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(f"The lease of session {session_id!r} was taken over by another process.")
 
 
 class StaleReplicaError(StoreError):

@@ -7,7 +7,7 @@ anything else; so a crash falls between two saves, and whoever loads the newest 
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import anyio
@@ -16,29 +16,28 @@ from pydantic import JsonValue
 from durable import transitions
 from durable.admission import Input, admitted, as_messages
 from durable.batch import Terms, run_calls
+from durable.bounds import MIN_TOOL_SECONDS, UNBOUNDED, UNWATCHED, Bounds, Watch
 from durable.capacity import NOTHING, Capacity
 from durable.counting import Tally, counted
 from durable.crossing import cross, save_checkpoint
-from durable.definition import AgentDefinition, Resolved, RunContext
+from durable.definition import AgentDefinition, Resolved
 from durable.errors import (
     AgentDriftError,
     ConfigurationError,
     DurableError,
     ProviderError,
-    ResumeToolMissingError,
     SessionAwaitingApprovalError,
 )
 from durable.events import (
     ApprovalRequested,
     CheckpointSaved,
     Emitter,
-    Listener,
     RunDone,
     RunStart,
     StepStart,
     TextDelta,
 )
-from durable.fingerprint import drift, fingerprint, had_tool
+from durable.fingerprint import drift, fingerprint
 from durable.gate import Ask, Gate
 from durable.hooks import asked
 from durable.messages import ToolCall, ToolMessage
@@ -46,37 +45,13 @@ from durable.outcome import RunResult, output_fault, result_of
 from durable.plan import CallModel, Finish, Limits, RunCalls, next_step
 from durable.ports import ModelRequest, ModelTurn, Store
 from durable.records import Checkpoint, FinishReason, LastError, Status, check_session_id
+from durable.resolving import check_tools, resolve
 from durable.results import approval_id
 from durable.signals import AbortSignal, cancelled_by
 from durable.tools import ApprovalGrant, ToolContext
-from durable.transcript import call_ids, name_calls, pending_calls, settle
-
-MIN_MODEL_SECONDS = 15.0
-"""No model call starts with less time left than this."""
-
-MIN_TOOL_SECONDS = 1.0
+from durable.transcript import call_ids, name_calls, settle
 
 _log = logging.getLogger("durable")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """The time that a run may take here. `remaining` gives the seconds that are left; the run stops cleanly before."""
-
-    remaining: Callable[[], float] = field(default=lambda: math.inf)
-    min_model_seconds: float = MIN_MODEL_SECONDS
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watch:
-    """Who looks on: `listener` gets the run's events, `signal` asks it to stop."""
-
-    listener: Listener | None = None
-    signal: AbortSignal | None = None
-
-
-UNBOUNDED = Bounds()
-UNWATCHED = Watch()
 
 
 async def execute(
@@ -131,23 +106,6 @@ async def run_to_pause(
     return result
 
 
-async def resolve(agent: AgentDefinition, checkpoint: Checkpoint) -> Resolved:
-    """The agent as it is for this run: made for the context and the model that the run began with."""
-    return await agent.resolve(context_of(checkpoint))
-
-
-def context_of(checkpoint: Checkpoint) -> RunContext:
-    """What the agent of this run is made for."""
-    config = checkpoint.run_config or {}
-    model = config.get("model")
-    return RunContext(
-        session_id=checkpoint.session_id,
-        run_id=checkpoint.run_id,
-        context=config.get("context"),
-        model=model if isinstance(model, str) else None,
-    )
-
-
 class _Run:
     """One run in this process: the newest checkpoint, what of it is saved, and the loop that moves it."""
 
@@ -170,6 +128,7 @@ class _Run:
         self._store = store
         self._bounds = bounds
         self._caller_signal = watch.signal
+        self._check = watch.check
         self._signal = AbortSignal()  # the caller's, or a failed save's
         self._emit = Emitter(watch.listener, (agent.name,))
         self._taken = call_ids(checkpoint.messages)
@@ -198,6 +157,7 @@ class _Run:
         try:
             stopped: FinishReason | None = None
             while stopped is None and self._checkpoint.status is Status.IN_PROGRESS:
+                await self._check()
                 if self._signal.aborted:
                     stopped = FinishReason.ABORTED
                     break
@@ -281,12 +241,14 @@ class _Run:
         if self._caller_signal is None:
             return await self._resolved.provider.generate(request)
         turn: ModelTurn | None = None
-        failure: Exception | None = None
+        failure: BaseException | None = None
         async with cancelled_by(self._signal):
             try:
                 turn = await self._resolved.provider.generate(request)
-            except Exception as error:
-                failure = error
+            except anyio.get_cancelled_exc_class():
+                raise
+            except BaseException as error:
+                failure = error  # out of the task group, which would wrap it
         if failure is not None:
             raise failure
         return turn
@@ -391,10 +353,3 @@ class _Run:
             return checkpoint
         worked = (self._agent.clock() - self._began).total_seconds()
         return checkpoint.but(worked_seconds=self._worked_before + worked)
-
-
-def check_tools(checkpoint: Checkpoint, agent: Resolved) -> None:
-    """A call that waits for its result must still have its tool; a name that never was one is told to the model."""
-    gone = {call.name for call in pending_calls(checkpoint) if call.name not in agent.toolset}
-    if gone := sorted(name for name in gone if had_tool(checkpoint, name)):
-        raise ResumeToolMissingError(checkpoint.session_id, gone)

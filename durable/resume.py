@@ -1,15 +1,17 @@
 """Carrying a run on after its approval was decided, in any process."""
 
 from durable.approvals import expire_if_due, mark_applied, waits_for, with_decision
+from durable.bounds import UNBOUNDED, UNWATCHED, Bounds, Watch
 from durable.counting import counted
 from durable.crossing import cross, save_checkpoint
 from durable.definition import AgentDefinition
 from durable.errors import AgentDriftError, ApprovalNotFoundError, SessionAwaitingApprovalError, SessionNotFoundError
-from durable.executor import UNBOUNDED, UNWATCHED, Bounds, Watch, check_tools, resolve, run_to_pause
+from durable.executor import run_to_pause
 from durable.fingerprint import drift, fingerprint
 from durable.outcome import RunResult, result_of
 from durable.ports import Store
 from durable.records import Checkpoint, Status, check_session_id
+from durable.resolving import check_tools, resolve
 
 
 async def resume_after_approval(

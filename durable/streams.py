@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
 from typing import Any, Self
 
+from durable.bounds import Watch
 from durable.events import Event
-from durable.executor import Watch
 from durable.outcome import RunResult
 from durable.signals import AbortSignal
 

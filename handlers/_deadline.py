@@ -4,7 +4,7 @@ import time
 from datetime import datetime, timedelta
 from typing import Protocol
 
-from durable.executor import Bounds
+from durable.bounds import Bounds
 
 RESERVE = 2.0
 """Seconds that are kept for saving, handing over and answering."""

@@ -67,6 +67,7 @@ _STATUS: dict[type[errors.DurableError], int] = {
     errors.ApprovalClosedError: 409,
     errors.InvalidDecisionError: 422,
     errors.StaleCheckpointError: 409,
+    errors.LeaseLostError: 409,
     errors.StaleReplicaError: 503,
     errors.StoreUnavailableError: 503,
     errors.ProviderRateLimitError: 503,

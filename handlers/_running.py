@@ -13,11 +13,13 @@ from math import ceil
 from pydantic import JsonValue
 
 from durable.admission import admitted, redelivered
-from durable.errors import DurableError, SessionBusyError, StaleCheckpointError
+from durable.errors import DurableError, LeaseLostError, SessionBusyError, StaleCheckpointError
 from durable.messages import Message
 from durable.outcome import RunResult
 from durable.ports import Lease
-from durable.records import AcceptedRequest, Approval, Checkpoint, Status
+from durable.records import AcceptedRequest, Approval, Checkpoint, FinishReason, Status
+from durable.transitions import aborted
+from handlers._guard import Guard
 from handlers._observe import logger
 from handlers._wiring import App
 
@@ -26,6 +28,12 @@ AFTER_THE_END = timedelta(seconds=60)
 
 AFTER_THE_DEADLINE = timedelta(minutes=5)
 """How long after an approval's deadline recovery leaves the run to the execution that waits."""
+
+STOPPED = (FinishReason.ABORTED, FinishReason.PARKED)
+"""Reasons of an unfinished run that nothing carries on by itself: somebody has to ask for it."""
+
+NO_RUN = ""
+"""What an abort flag names when it was used up."""
 
 TIME_TO_MAINTAIN = timedelta(seconds=10)
 """A session is not maintained with less time left than this: the answer to the request comes first."""
@@ -115,6 +123,8 @@ def _take_in(
     stored = app.store.checkpoints.load(session_id)
     if stored is not None and request is not None and (known := redelivered(stored, *request)) is not None:
         return Redelivered(stored, known)
+    if stored is not None and lease.abort_run == stored.run_id and stored.status is not Status.AWAITING_APPROVAL:
+        stored = _abort_first(app, stored)
     checkpoint = admitted(
         app.agent,
         stored,
@@ -127,9 +137,19 @@ def _take_in(
     if checkpoint.status is Status.FINISHED:
         return Known(checkpoint)
     app.store.log.announce(lease.stream, run_id=checkpoint.run_id, due_at=lease.until + AFTER_THE_END)
+    if checkpoint.finish_reason in STOPPED:
+        checkpoint = checkpoint.but(finish_reason=None)  # so that a slice knows that somebody wants it to go on
     if checkpoint is not stored:
         checkpoint = app.store.checkpoints.save(checkpoint, after=stored)
     return Accepted(checkpoint, lease)
+
+
+def _abort_first(app: App, stored: Checkpoint) -> Checkpoint:
+    """What was to stop before this input came has stopped, and the flag is used up: the run may go on."""
+    if stored.status is Status.IN_PROGRESS and stored.finish_reason is not FinishReason.ABORTED:
+        stored = app.store.checkpoints.save(aborted(stored), after=stored)
+    app.store.leases.request_abort(stream_of(stored.session_id or ""), NO_RUN)
+    return stored
 
 
 def take_lease(app: App, session_id: str, *, owner: str, until: datetime, revision: int = -1) -> Lease:
@@ -149,29 +169,27 @@ def busy(session_id: str, *, until: datetime, now: datetime) -> SessionBusyError
     return SessionBusyError(session_id, busy_until=until, retry_after=max(1, ceil((until - now).total_seconds())))
 
 
-def run(app: App, work: Awaitable[RunResult], lease: Lease, *, session_id: str, run_id: str) -> RunResult:
+def run(app: App, work: Awaitable[RunResult], guard: Guard) -> RunResult:
     """Carry the run on and let go of the lease. A run that is over, or refused for good, is not due any more.
 
     A session whose run is over is kept short to load before the lease goes.
     """
-
-    async def carry_on() -> RunResult:
-        return await work
-
     try:
-        result = asyncio.run(carry_on())
+        result = asyncio.run(guard.run(work))
         if result.checkpoint.status is Status.FINISHED:
-            not_due(app, session_id, run_id)
-            result = _maintained(app, result, lease)
+            not_due(app, guard.session_id, guard.run_id)
+            result = _maintained(app, result, guard.lease)
+        elif result.finish_reason is FinishReason.ABORTED:
+            not_due(app, guard.session_id, guard.run_id)
         return result
-    except StaleCheckpointError:
+    except (StaleCheckpointError, LeaseLostError):
         raise  # another writer has the session and its marks
     except DurableError as error:
         if not error.retryable:
-            not_due(app, session_id, run_id)
+            not_due(app, guard.session_id, guard.run_id)
         raise
     finally:
-        app.store.leases.release(lease)
+        app.store.leases.release(guard.lease)
 
 
 def _maintained(app: App, result: RunResult, lease: Lease) -> RunResult:

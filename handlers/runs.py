@@ -1,4 +1,4 @@
-"""POST /sessions/{id}/runs, resume and forks: what makes a session or moves it.
+"""POST /sessions/{id}/runs, resume, abort and forks: what makes a session or moves it.
 
 An input is accepted, run here as far as time allows, and the rest is handed over. A resume is the same without input.
 """
@@ -12,15 +12,17 @@ from aws_lambda_powertools.event_handler.api_gateway import Router
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from durable.admission import as_messages, recorded_answer
-from durable.errors import DurableError, ResultExpiredError, SessionNotFoundError
+from durable.errors import DurableError, LeaseLostError, ResultExpiredError, SessionNotFoundError
 from durable.executor import run_to_pause
 from durable.messages import Message
 from durable.outcome import RunResult, result_of
 from durable.ports import Lease
-from durable.records import AcceptedRequest, Checkpoint, Status
+from durable.records import AcceptedRequest, Checkpoint, FinishReason, Status
+from handlers._aborting import abort_run, is_under_way
 from handlers._deadline import LambdaContext, bounds, end_of
 from handlers._executions import hand_over
 from handlers._forking import ForkRequest, make_fork
+from handlers._guard import Guard
 from handlers._http import caller, serve, stage_prefix
 from handlers._ids import session_id_of
 from handlers._observe import about, count, invocation
@@ -35,7 +37,7 @@ from handlers._responses import (
     problem,
     result_view,
 )
-from handlers._running import Accepted, Known, Redelivered, accept, run
+from handlers._running import STOPPED, Accepted, Known, Redelivered, accept, run
 from handlers._sizes import fitted
 from handlers._wiring import App, app
 
@@ -85,6 +87,26 @@ def resume(segment: str) -> Response[str]:
     if app().store.checkpoints.load(session_id) is None:
         raise SessionNotFoundError(session_id)
     return _carry_out(app(), (), session_id=session_id)
+
+
+@router.post("/sessions/<segment>/abort")
+def abort(segment: str) -> Response[str]:
+    """Stop the unfinished run: 200 with how it stands, or 202 while its runner still has to notice.
+
+    The runner looks before each model call and before tools start. What has finished keeps its result; a new message,
+    or a resume, goes on from there. A session without an unfinished run is left as it is: 200.
+    """
+    application, context, session_id = app(), router.lambda_context, session_id_of(segment)
+    about(session_id=session_id)
+    checkpoint = abort_run(
+        application,
+        session_id,
+        owner=f"request/{context.aws_request_id}",
+        until=end_of(context, application.agent.clock()),
+    )
+    if is_under_way(checkpoint):
+        return _running(result_of(checkpoint), session_id)
+    return json_response(result_view(result_of(checkpoint)))
 
 
 @router.post("/sessions/<segment>/forks")
@@ -142,14 +164,19 @@ def _carry_out(
 def _run_here(application: App, checkpoint: Checkpoint, lease: Lease) -> Response[str]:
     session_id = checkpoint.session_id or ""
     limits = bounds(router.lambda_context, min_model_seconds=application.settings.min_model_seconds)
-    work = run_to_pause(application.agent, checkpoint, saved=checkpoint, store=application.store, bounds=limits)
+    guard = Guard(application, lease, session_id=session_id, run_id=checkpoint.run_id)
+    work = run_to_pause(
+        application.agent, checkpoint, saved=checkpoint, store=application.store, bounds=limits, watch=guard.watch
+    )
     try:
-        result = run(application, work, lease, session_id=session_id, run_id=checkpoint.run_id)
+        result = run(application, work, guard)
+    except LeaseLostError:
+        return _running(result_of(checkpoint), session_id)
     except DurableError as error:
         if not error.retryable:
             raise
         return _handed_over(application, checkpoint)  # accepted is accepted: the state machine tries again
-    if result.checkpoint.status is not Status.FINISHED:
+    if result.checkpoint.status is not Status.FINISHED and result.finish_reason is not FinishReason.ABORTED:
         return _handed_over(application, result.checkpoint)
     view = {**result_view(result), "store": capacity_view(result.consumed)}
     return json_response(fitted(view, answer_at(stage_prefix(router), result.checkpoint)))
@@ -172,6 +199,8 @@ def _again(application: App, checkpoint: Checkpoint, known: AcceptedRequest) -> 
     """A request that came before: its recorded outcome, or where to find it; never a second run."""
     session_id = checkpoint.session_id or ""
     if known.finish_reason is None and known.run_id == checkpoint.run_id:
+        if checkpoint.finish_reason in STOPPED:
+            return json_response(result_view(result_of(checkpoint)))
         lease = application.store.leases.look(f"session/{session_id}")
         if lease is None or lease.owner is None or lease.until <= application.agent.clock():
             return _handed_over(application, checkpoint)

@@ -16,6 +16,7 @@ from durable.errors import (
     ApprovalNotFoundError,
     ConfigurationError,
     DurableError,
+    LeaseLostError,
     SessionBusyError,
     StaleCheckpointError,
 )
@@ -25,10 +26,11 @@ from durable.records import Approval, ApprovalStatus, Checkpoint, FinishReason, 
 from durable.resume import resume_after_approval
 from handlers._deadline import LambdaContext, bounds, end_of
 from handlers._executions import STEP_INPUT_VERSION, wake
+from handlers._guard import Guard
 from handlers._ids import new_callback_token, token_hash
 from handlers._notify import notify
 from handlers._observe import about, count, invocation, logger
-from handlers._running import AFTER_THE_END, not_due, run, sleeps, stream_of, take_lease
+from handlers._running import AFTER_THE_END, STOPPED, not_due, run, sleeps, stream_of, take_lease
 from handlers._wiring import App, app
 
 LONGEST_WAIT = timedelta(days=30)
@@ -98,7 +100,7 @@ def run_slice(application: App, task: RunSlice, context: LambdaContext) -> dict[
     """Carry the run on for as long as this invocation lasts, and say how it was left.
 
     1. another run has taken the session's place -> superseded, before anything is touched
-    2. it is finished already -> finished
+    2. it is finished already -> finished; it was stopped on purpose -> stopped
     3. it waits for a human who has not answered -> awaiting-approval
     4. somebody else runs it -> busy until their lease ends
     5. slices keep dying at the same place -> parked
@@ -111,10 +113,16 @@ def run_slice(application: App, task: RunSlice, context: LambdaContext) -> dict[
     if stored.status is Status.FINISHED:
         not_due(application, task.session_id, task.run_id)
         return _left("finished")
+    if stored.finish_reason in STOPPED:
+        return _left("stopped")
     if stored.status is Status.AWAITING_APPROVAL:
         approval = _approval_now(application, stored, task)
         if approval.status is ApprovalStatus.PENDING:
             return _waits(application, approval)
+    return _carry_on(application, task, stored, context)
+
+
+def _carry_on(application: App, task: RunSlice, stored: Checkpoint, context: LambdaContext) -> dict[str, Any]:
     now = application.agent.clock()
     until = end_of(context, now)
     try:
@@ -125,11 +133,10 @@ def run_slice(application: App, task: RunSlice, context: LambdaContext) -> dict[
         application.store.leases.release(lease)
         return _park(application, stored)
     application.store.log.announce(stream_of(task.session_id), run_id=task.run_id, due_at=until + AFTER_THE_END)
+    guard = Guard(application, lease, session_id=task.session_id, run_id=task.run_id)
     try:
-        result = run(
-            application, _work(application, stored, context), lease, session_id=task.session_id, run_id=task.run_id
-        )
-    except StaleCheckpointError:
+        result = run(application, _work(application, stored, context, guard), guard)
+    except (StaleCheckpointError, LeaseLostError):
         return _left("busy", until=f"{application.agent.clock() + timedelta(seconds=2):%FT%TZ}")
     except DurableError as error:
         if error.retryable:
@@ -188,18 +195,22 @@ def _expired_or_open(application: App, approval_id: str) -> Approval:
     return expire_if_due(approval, approvals=application.store.approvals, now=application.agent.clock())
 
 
-def _work(application: App, stored: Checkpoint, context: LambdaContext) -> Awaitable[RunResult]:
+def _work(application: App, stored: Checkpoint, context: LambdaContext, guard: Guard) -> Awaitable[RunResult]:
     limits = bounds(context, min_model_seconds=application.settings.min_model_seconds)
     if stored.status is Status.AWAITING_APPROVAL:
         return resume_after_approval(
-            application.agent, stored.approval_id or "", store=application.store, bounds=limits
+            application.agent, stored.approval_id or "", store=application.store, bounds=limits, watch=guard.watch
         )
-    return run_to_pause(application.agent, stored, saved=stored, store=application.store, bounds=limits)
+    return run_to_pause(
+        application.agent, stored, saved=stored, store=application.store, bounds=limits, watch=guard.watch
+    )
 
 
 def _after(application: App, result: RunResult) -> dict[str, Any]:
     if result.finish_reason is FinishReason.DEADLINE:
         return _left("deadline")
+    if result.finish_reason is FinishReason.ABORTED:
+        return _left("stopped")
     if result.checkpoint.status is Status.AWAITING_APPROVAL:
         return _waits(application, _expired_or_open(application, result.approval_id or ""))
     count(RunsFinished=1)

@@ -126,6 +126,7 @@ ACTIONS = {
     "leases.acquire": {"UpdateItem"},
     "leases.look": {"GetItem"},
     "leases.note_execution": {"UpdateItem"},
+    "leases.request_abort": {"UpdateItem"},
     "leases.release": {"UpdateItem"},
     # checkpoints: an entry larger than an item is written in chunks, in batches
     "checkpoints.load": {"BatchGetItem", "Query"},
@@ -143,7 +144,15 @@ ACTIONS = {
 HANDS_OVER = {"log.announce", "leases.look", "states.start_execution", "states.describe_execution"}
 CARRIES_ON = HANDS_OVER | {"approvals.get", "states.send_task_success"}
 RUNS = {
-    *("leases.acquire", "leases.look", "leases.release", "log.announce", "log.head", "log.settle"),
+    *(
+        "leases.acquire",
+        "leases.look",
+        "leases.release",
+        "leases.request_abort",
+        "log.announce",
+        "log.head",
+        "log.settle",
+    ),
     *("checkpoints.load", "checkpoints.save", "checkpoints.maintain", "approvals.request"),
 }
 USES = {

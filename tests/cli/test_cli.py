@@ -111,6 +111,7 @@ def test_session_ids_stand_in_urls_as_the_api_reads_them(session_id: str) -> Non
 REQUESTS: list[tuple[list[str], str, str, Any]] = [
     (["runs", "start", "s", "Hi."], "POST", "/sessions/s/runs", {"input": "Hi."}),
     (["runs", "resume", "s"], "POST", "/sessions/s/resume", {}),
+    (["runs", "abort", "s"], "POST", "/sessions/s/abort", {}),
     (["runs", "show", "s"], "GET", "/sessions/s", None),
     (["fork", "s", "--step", "1"], "POST", "/sessions/s/forks", {"patch": {}, "from_step": 1}),
     (
@@ -303,6 +304,14 @@ def test_the_exit_code_says_how_the_run_stands(status: str, code: int) -> None:
     """A run that is not finished ends with 3, whichever command looked at it."""
     for words in (["runs", "show", "s"], ["runs", "start", "s", "hi"], ["runs", "resume", "s"]):
         assert Line(session(status)).run(*words) == code
+
+
+def test_an_abort_is_done_when_the_run_has_stopped() -> None:
+    """`runs abort` ends with 0 once nothing moves the run any more, and with 3 while its runner has to notice."""
+    stopped = session("in-progress", finish_reason="aborted")
+    assert Line(stopped).run("runs", "abort", "s") == Code.OK
+    assert Line(session("in-progress"), stopped).run("runs", "abort", "s", "--wait", "60") == Code.OK
+    assert Line(session("in-progress")).run("runs", "abort", "s") == Code.UNFINISHED
 
 
 def test_a_run_can_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,9 @@ import anyio.lowlevel
 
 from durable import Agent, ApprovalDecision, RunResult, ToolContext, execute, resume_after_approval, tool
 from durable.approvals import decide
+from durable.bounds import Bounds
 from durable.capacity import NOTHING, Capacity
 from durable.counting import counted
-from durable.executor import Bounds
 from durable.providers.scripted import Scripted
 from stores.memory import memory_store
 from tests.support.documents import DocumentStore, Table
