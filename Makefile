@@ -56,8 +56,8 @@ bench: $(DEV) $(CLOUD) ## Print what a run costs: time and memory per turn, requ
 	@$(BIN)/python -m infra.bench $(ARGS)
 
 .PHONY: bench-peers
-bench-peers: $(DEV) ## Measure time and memory per turn beside other frameworks (installs them into .local/peers, once)
-	@$(BIN)/python -m infra.bench overhead --peers $(ARGS)
+bench-peers: $(DEV) ## The same beside other frameworks (installs them into .local/peers, once)
+	@$(BIN)/python -m infra.bench --peers $(or $(ARGS),overhead counts)
 
 .PHONY: contract-peer
 contract-peer: $(DEV) ## Run the stores' contract on another project's DynamoDB saver: it must find the faults that are known

@@ -24,7 +24,7 @@ def main() -> int:
     if "counts" in parts:
         from infra.bench import counts
 
-        counts.show()
+        counts.show(peers=chosen.peers)
     if "imports" in parts:
         from infra.bench import imports
 

@@ -22,9 +22,11 @@ class Prepared:
             )
             for turn in what.turns
         ]
+        self.asked = 0
         self._turns = iter([ModelTurn(message=message) for message in (*asked, AssistantMessage(content=what.final))])
 
     async def generate(self, request: ModelRequest) -> ModelTurn:
+        self.asked += 1
         return next(self._turns)
 
 
