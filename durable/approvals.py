@@ -13,7 +13,17 @@ from pydantic import JsonValue
 
 from durable.errors import ApprovalClosedError, ApprovalNotFoundError, InvalidDecisionError
 from durable.ports import ApprovalStore, CheckpointStore
-from durable.records import Applied, Approval, ApprovalStatus, Checkpoint, Decision, Expired, Status, Voted
+from durable.records import (
+    Applied,
+    Approval,
+    ApprovalStatus,
+    Cancelled,
+    Checkpoint,
+    Decision,
+    Expired,
+    Status,
+    Voted,
+)
 from durable.results import approval_digest
 from durable.tools import InvalidArguments, Tool
 
@@ -86,6 +96,22 @@ def expire_if_due(approval: Approval, *, approvals: ApprovalStore, now: datetime
         if reread is None:
             raise ApprovalNotFoundError(approval.id)
         approval = reread
+    return approval
+
+
+def cancel(approval: Approval, *, approvals: ApprovalStore, now: datetime, by: str | None = None) -> Approval:
+    """Close an open approval because its run is to stop; give it as it stands, which a decision may have been first to.
+
+    At the deadline and after it, it expires instead.
+    """
+    approval = expire_if_due(approval, approvals=approvals, now=now)
+    while approval.status is ApprovalStatus.PENDING:
+        if (cancelled := approvals.append(Cancelled(at=now, by=by), after=approval)) is not None:
+            return cancelled
+        reread = approvals.get(approval.id)
+        if reread is None:
+            raise ApprovalNotFoundError(approval.id)
+        approval = expire_if_due(reread, approvals=approvals, now=now)
     return approval
 
 

@@ -9,7 +9,7 @@ is new by comparing two of them. Format numbers of a checkpoint, one line per ve
 
 import re
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -216,8 +216,15 @@ class ApprovalStatus(StrEnum):
     ORPHANED = "orphaned"
 
 
+OnTimeout = Literal["reject", "halt"]
+"""What it means that nobody has decided in time: the call is rejected, or the run ends (`guardrail`)."""
+
+
 class Requested(Record):
-    """A run asks for a decision on one call. Repeated for the same approval, it only renews the deadline."""
+    """A run asks for a decision on one call. Repeated for the same approval, it only renews the deadline.
+
+    `remind_every` is in seconds; None: nobody is reminded.
+    """
 
     event: Literal["requested"] = "requested"
     at: Timestamp
@@ -230,6 +237,15 @@ class Requested(Record):
     digest: str
     requested_by: str | None = None
     deadline: Timestamp | None = None
+    on_timeout: OnTimeout = "reject"
+    remind_every: float | None = None
+
+
+class Reminded(Record):
+    """People were told once more that a decision is wanted."""
+
+    event: Literal["reminded"] = "reminded"
+    at: Timestamp
 
 
 class TokenAttached(Record):
@@ -273,7 +289,7 @@ class Applied(Record):
 
 
 ApprovalEvent = Annotated[
-    Requested | TokenAttached | Voted | Expired | Cancelled | Applied, Field(discriminator="event")
+    Requested | Reminded | TokenAttached | Voted | Expired | Cancelled | Applied, Field(discriminator="event")
 ]
 
 
@@ -326,6 +342,21 @@ class Approval(Record):
                 )
             case Cancelled(at=at, by=by):
                 return Decision(approval_id=self.id, approved=False, by=by, via="cancelled", decided_at=at)
+
+    @property
+    def halts(self) -> bool:
+        """Whether nobody decided in time about a call that ends its run then."""
+        return self.status is ApprovalStatus.EXPIRED and self.request.on_timeout == "halt"
+
+    @property
+    def next_reminder(self) -> datetime | None:
+        """When people should be told again: `remind_every` after the last time, if that is before the deadline."""
+        every, deadline = self.request.remind_every, self.request.deadline
+        if every is None:
+            return None
+        last = next(event.at for event in reversed(self.events) if isinstance(event, Requested | Reminded))
+        due = last + timedelta(seconds=every)
+        return due if deadline is None or due < deadline else None
 
     @property
     def applied(self) -> bool:

@@ -1,5 +1,6 @@
 """Carrying a run on after its approval was decided, in any process."""
 
+from durable import transitions
 from durable.approvals import expire_if_due, mark_applied, waits_for, with_decision
 from durable.bounds import UNBOUNDED, UNWATCHED, Bounds, Watch
 from durable.counting import counted
@@ -10,7 +11,15 @@ from durable.executor import run_to_pause
 from durable.fingerprint import drift, fingerprint
 from durable.outcome import RunResult, result_of
 from durable.ports import Store
-from durable.records import Checkpoint, Status, check_session_id
+from durable.records import (
+    Approval,
+    ApprovalStatus,
+    Checkpoint,
+    Decision,
+    FinishReason,
+    Status,
+    check_session_id,
+)
 from durable.resolving import check_tools, resolve
 
 
@@ -21,7 +30,8 @@ async def resume_after_approval(
 
     The decision is saved on the checkpoint before anything is done about it. A decision that has been applied is not
     applied again: the run as it stands is carried on if it is unfinished, else its result comes back. An approval past
-    its deadline is closed as expired, which rejects the call. Raises `SessionAwaitingApprovalError` while it is open;
+    its deadline is closed as expired, which rejects the call or ends the run, as its tool says; a cancelled one leaves
+    the run aborted, until a new message or a resume. Raises `SessionAwaitingApprovalError` while it is open;
     an agent that must not resume the run (`AgentDriftError`, `ResumeToolMissingError`) leaves everything as it was.
     """
     with counted():
@@ -43,14 +53,25 @@ async def _resumed(agent: AgentDefinition, id: str, store: Store, bounds: Bounds
     if waits:
         if decision is None:
             raise SessionAwaitingApprovalError(session_id, id)
-        await _check_agent(agent, checkpoint)
-        decided = with_decision(checkpoint, decision, approval.request.call_id)
-        checkpoint = await save_checkpoint(agent, store, decided, after=checkpoint)
+        stops = approval.halts or approval.status is ApprovalStatus.CANCELLED
+        if not stops:
+            await _check_agent(agent, checkpoint)
+        checkpoint = await save_checkpoint(agent, store, applied(approval, decision, checkpoint), after=checkpoint)
     if decision is not None:
         await cross(mark_applied, approval, approvals=store.approvals, now=agent.clock())
-    if checkpoint.status is not Status.IN_PROGRESS:
+    cancelled = approval.status is ApprovalStatus.CANCELLED and checkpoint.finish_reason is FinishReason.ABORTED
+    if checkpoint.status is not Status.IN_PROGRESS or cancelled:
         return result_of(checkpoint, output=agent.output_adapter)
     return await run_to_pause(agent, checkpoint, saved=checkpoint, store=store, bounds=bounds, watch=watch)
+
+
+def applied(approval: Approval, decision: Decision, checkpoint: Checkpoint) -> Checkpoint:
+    """The checkpoint that waited, with what came of its approval: what is saved before anything is done about it."""
+    if approval.status is ApprovalStatus.CANCELLED:
+        return transitions.aborted(checkpoint)
+    if approval.halts:
+        return transitions.halted(checkpoint)
+    return with_decision(checkpoint, decision, approval.request.call_id)
 
 
 async def _check_agent(agent: AgentDefinition, checkpoint: Checkpoint) -> None:

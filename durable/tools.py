@@ -26,6 +26,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, create_m
 from durable.errors import ConfigurationError
 from durable.messages import FilePart, ImagePart, Part, TextPart, ToolCall, ToolMessage
 from durable.ports import ToolSpec
+from durable.records import OnTimeout
 from durable.signals import AbortSignal
 
 MAX_DEPTH = 100
@@ -34,6 +35,9 @@ MAX_DEPTH = 100
 Recovery = Literal["rerun", "report", "ask"]
 """What a crash means for a call that had started and has no result: run it again, tell the model that the outcome is
 unknown, or let a human decide whether it runs again."""
+
+
+LEAST_REMINDER = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +104,9 @@ class Tool:
     """A function with its schema. Made by `tool`.
 
     `arguments` is what a call's arguments are validated with, `parameters` the JSON Schema that the model is shown.
-    `approval_timeout` bounds the wait for a decision; at the deadline the call counts as rejected. `recovery` is
-    `rerun`, or `report` for a tool that needs approval, unless given.
+    `approval_timeout` bounds the wait for a decision, and `on_timeout` says what happens at the deadline: `reject` the
+    call, or `halt` the run. `remind_every` is when people are told again. `recovery` is `rerun`, or `report` for a tool
+    that needs approval, unless given.
     """
 
     name: str
@@ -112,7 +117,26 @@ class Tool:
     context_parameter: str | None = None
     needs_approval: bool | ApprovalPolicy = False
     approval_timeout: timedelta | None = None
+    on_timeout: OnTimeout = "reject"
+    remind_every: timedelta | None = None
     recovery: Recovery = "rerun"
+
+    def __post_init__(self) -> None:
+        def wrong(what: str) -> ConfigurationError:
+            return ConfigurationError(f"Tool {self.name!r}: {what}.")
+
+        if not isinstance(cast(object, self.needs_approval), bool) and not callable(self.needs_approval):
+            raise wrong("needs_approval must be a bool or a function")
+        if self.approval_timeout is not None and self.approval_timeout <= timedelta(0):
+            raise wrong("approval_timeout must be positive")
+        if self.on_timeout not in typing.get_args(OnTimeout):
+            raise wrong(f"on_timeout must be one of {typing.get_args(OnTimeout)!r}")
+        if self.on_timeout != "reject" and self.approval_timeout is None:
+            raise wrong("on_timeout says what happens at the deadline: give approval_timeout, too")
+        if self.remind_every is not None and self.remind_every < LEAST_REMINDER:
+            raise wrong(f"remind_every must be at least {LEAST_REMINDER}")
+        if self.recovery not in typing.get_args(Recovery):
+            raise wrong(f"recovery must be one of {typing.get_args(Recovery)!r}")
 
     @property
     def spec(self) -> ToolSpec:
@@ -235,6 +259,8 @@ def tool(
     description: str | None = None,
     needs_approval: bool | ApprovalPolicy = False,
     approval_timeout: timedelta | None = None,
+    on_timeout: OnTimeout = "reject",
+    remind_every: timedelta | None = None,
     recovery: Recovery | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
@@ -247,6 +273,8 @@ def tool(
     description: str | None = None,
     needs_approval: bool | ApprovalPolicy = False,
     approval_timeout: timedelta | None = None,
+    on_timeout: OnTimeout = "reject",
+    remind_every: timedelta | None = None,
     recovery: Recovery | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function, synchronous or not.
@@ -260,12 +288,6 @@ def tool(
         tool_name = name or getattr(function, "__name__", None)
         if tool_name is None:
             raise ConfigurationError(f"{function!r} has no name: give the tool one.")
-        if approval_timeout is not None and approval_timeout <= timedelta(0):
-            raise ConfigurationError(f"Tool {tool_name!r}: approval_timeout must be positive.")
-        if recovery not in (None, *typing.get_args(Recovery)):
-            raise ConfigurationError(f"Tool {tool_name!r}: recovery must be one of {typing.get_args(Recovery)!r}.")
-        if not isinstance(needs_approval, bool) and not callable(needs_approval):
-            raise ConfigurationError(f"Tool {tool_name!r}: needs_approval must be a bool or a function.")
         arguments, parameters, context_parameter = _arguments_model(tool_name, function)
         return Tool(
             name=tool_name,
@@ -276,6 +298,8 @@ def tool(
             context_parameter=context_parameter,
             needs_approval=needs_approval,
             approval_timeout=approval_timeout,
+            on_timeout=on_timeout,
+            remind_every=remind_every,
             recovery=recovery or ("rerun" if needs_approval is False else "report"),
         )
 

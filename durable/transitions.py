@@ -53,15 +53,28 @@ def paused(checkpoint: Checkpoint, approval_id: str, call: ToolCall) -> Checkpoi
 
 
 def aborted(checkpoint: Checkpoint) -> Checkpoint:
-    """The run was told to stop: each call that has no result is closed, and a new message may follow."""
-    closed = [
-        error_result(call, "unknown-outcome", "The run was interrupted while the call ran, and then aborted.")
+    """The run was told to stop: each call that has no result is closed, and a new message may follow.
+
+    A run that waited for a human does not any more.
+    """
+    closed = _closed(checkpoint, "The run was aborted before the call started.")
+    return closed.but(status=Status.IN_PROGRESS, finish_reason=FinishReason.ABORTED, approval_id=None)
+
+
+def halted(checkpoint: Checkpoint) -> Checkpoint:
+    """Nobody decided in time about a call that ends its run then: it does not run, nor does what stands behind it."""
+    closed = _closed(checkpoint, "Nobody approved the call in time, which ends the run.")
+    return finished(closed.but(approval_id=None), FinishReason.GUARDRAIL)
+
+
+def _closed(checkpoint: Checkpoint, reason: str) -> Checkpoint:
+    results = [
+        error_result(call, "unknown-outcome", "The run was interrupted while the call ran, and then stopped.")
         if call.id in checkpoint.started
-        else error_result(call, "not-run", "The run was aborted before the call started.")
+        else error_result(call, "not-run", reason)
         for call in pending_calls(checkpoint)
     ]
-    settled = settle(checkpoint, closed) if closed else checkpoint
-    return settled.but(finish_reason=FinishReason.ABORTED)
+    return settle(checkpoint, results) if results else checkpoint
 
 
 def finished(checkpoint: Checkpoint, reason: FinishReason) -> Checkpoint:
@@ -96,4 +109,6 @@ def request_for(checkpoint: Checkpoint, ask: Ask, *, now: datetime) -> Requested
         digest=approval_digest(ask.tool.name, ask.arguments),
         requested_by=checkpoint.requested_by,
         deadline=now + timeout if timeout else None,
+        on_timeout=ask.tool.on_timeout,
+        remind_every=ask.tool.remind_every.total_seconds() if ask.tool.remind_every else None,
     )

@@ -101,6 +101,7 @@ def abort(segment: str) -> Response[str]:
     checkpoint = abort_run(
         application,
         session_id,
+        by=caller(router),
         owner=f"request/{context.aws_request_id}",
         until=end_of(context, application.agent.clock()),
     )

@@ -156,7 +156,7 @@ RUNS = {
     *("checkpoints.load", "checkpoints.save", "checkpoints.maintain", "approvals.request"),
 }
 USES = {
-    "runs": RUNS | {"checkpoints.history"} | HANDS_OVER,
+    "runs": RUNS | {"checkpoints.history", "approvals.append"} | CARRIES_ON,
     "sessions": {"checkpoints.load", "checkpoints.history", "log.heads"},
     "approvals": {"approvals.list", "approvals.get", "approvals.append", "checkpoints.load"} | CARRIES_ON,
     "steps": RUNS

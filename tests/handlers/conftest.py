@@ -4,7 +4,7 @@ import io
 import logging
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,7 +15,9 @@ from durable import Agent, Approval, Checkpoint, ToolContext, tool
 from durable.providers.scripted import Script, Scripted
 from handlers import _observe, _settings, _wiring, approvals, recover, runs, sessions, steps
 from handlers._executions import STEP_INPUT_VERSION, execution_input
+from handlers._settings import Settings
 from tests.support.aws import FakeStates, FakeTopics
+from tests.support.deaths import Death, Mortal, mortal_store
 from tests.support.events import Answered, Context, rest_event
 from tests.support.runs import Clock, memory_store, numbered
 
@@ -39,13 +41,14 @@ class Deployment:
     def __init__(self) -> None:
         self.clock = Clock()
         self.store: Any = memory_store(clock=self.clock)
-        self.states = FakeStates()
-        self.topics = FakeTopics()
+        self.states: Any = FakeStates()
+        self.topics: Any = FakeTopics()
         self.log = io.StringIO()
         self.script: Script = ["Hello.", "Again.", "And again."]
         self.approval_timeout: timedelta | None = None
         self.paid: list[int] = []
         self.models: list[Scripted] = []
+        self.death = Death()
         self._ids = numbered("run")
 
     @property
@@ -79,6 +82,28 @@ class Deployment:
         """Forget everything that an environment keeps between invocations."""
         _wiring.app.cache_clear()
         _settings.settings.cache_clear()
+
+    def dies(self, work: Callable[[], Any], *, at: int) -> bool:
+        """Do it in a process that dies at its `at`-th point; whether it did. The next one begins cold.
+
+        A point is before or after each call to the log, the leases, Step Functions or SNS.
+        """
+        self.cold_start()
+        alive = self.store, self.states, self.topics
+        self.death.reset(at)
+        self.store = mortal_store(self.store, self.death)
+        self.states, self.topics = Mortal(self.states, self.death), Mortal(self.topics, self.death)
+        try:
+            work()
+        except BaseException:
+            if not self.death.dead:
+                raise
+        finally:
+            died = self.death.dead
+            self.death.reset()
+            self.store, self.states, self.topics = alive
+            self.cold_start()
+        return died
 
     # Requests
 
@@ -166,35 +191,40 @@ class Deployment:
 
 
 @pytest.fixture
-def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployment]:
-    """A deployment that nobody has called yet."""
-    deployment = Deployment()
-    for name in (
-        "MODEL",
-        "OPENAI_API_KEY",
-        "OPENAI_BASE_URL",
-        "TTL_DAYS",
-        "LIST_FINISHED",
-        "MIN_MODEL_SECONDS",
-        "TABLE_PREFIX",
-    ):
-        monkeypatch.delenv(name, raising=False)
+def clouds(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Deployment]]:
+    """Makes deployments that nobody has called yet; the newest is the one that handlers run in."""
+    current = [Deployment()]
+    for name in Settings.model_fields:
+        monkeypatch.delenv(name.upper(), raising=False)
     for name, value in ENVIRONMENT.items():
         monkeypatch.setenv(name, value)
 
     class AgentModule(ModuleType):
         @property
         def agent(self) -> Agent:
-            return deployment.agent
+            return current[0].agent
 
-    clients = {"stepfunctions": deployment.states, "sns": deployment.topics}
+    def client(name: str, **options: Any) -> Any:
+        return {"stepfunctions": current[0].states, "sns": current[0].topics}[name]
+
     monkeypatch.setitem(sys.modules, ENVIRONMENT["AGENT_MODULE"], AgentModule("agent_of_this_test"))
-    monkeypatch.setattr(_wiring, "boto3", SimpleNamespace(client=lambda name, **options: clients[name]))
+    monkeypatch.setattr(_wiring, "boto3", SimpleNamespace(client=client))
     monkeypatch.setattr(_wiring, "make_client", lambda: None)
-    monkeypatch.setattr(_wiring, "dynamodb_store", lambda **given: deployment.store)
-    deployment.cold_start()
+    monkeypatch.setattr(_wiring, "dynamodb_store", lambda **given: current[0].store)
     _observe.logger()
-    for handler in logging.getLogger(_observe.SERVICE).handlers:
-        monkeypatch.setattr(handler, "stream", deployment.log)
-    yield deployment
-    deployment.cold_start()
+
+    def make() -> Deployment:
+        current[0] = deployment = Deployment()
+        deployment.cold_start()
+        for handler in logging.getLogger(_observe.SERVICE).handlers:
+            monkeypatch.setattr(handler, "stream", deployment.log)
+        return deployment
+
+    yield make
+    current[0].cold_start()
+
+
+@pytest.fixture
+def cloud(clouds: Callable[[], Deployment]) -> Deployment:
+    """A deployment that nobody has called yet."""
+    return clouds()

@@ -1,5 +1,6 @@
 """POST /sessions/{id}/abort: a run is stopped from another process, wherever it is."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +25,7 @@ def abort(cloud: Deployment, session: str = "s") -> Any:
 def from_elsewhere(cloud: Deployment) -> None:
     """What the endpoint does, in the middle of somebody else's request."""
     until = end_of(Context(seconds=29), cloud.clock())
-    abort_run(_wiring.app(), "s", owner="request/r2", until=until)
+    abort_run(_wiring.app(), "s", by=None, owner="request/r2", until=until)
 
 
 def left_by_a_dead_runner(cloud: Deployment) -> None:
@@ -189,3 +190,87 @@ def test_a_look_that_fails_stops_nothing(cloud: Deployment, monkeypatch: pytest.
 
     monkeypatch.setattr(type(cloud.store.leases), "look", fails)
     assert cloud.send("hi").json["finish_reason"] == "stop"
+
+
+# --- a run that waits for a human ------------------------------------------------------------------------------------
+
+
+def paused(cloud: Deployment) -> tuple[str, list[str]]:
+    """A run whose execution waits with a task token; the approval, and what the execution is woken with."""
+    id = cloud.pause()
+    cloud.slice()
+    cloud.ask(id, "token-1")
+    return id, cloud.states.wait("token-1")
+
+
+def test_an_approval_is_cancelled_with_its_run(cloud: Deployment) -> None:
+    """The approval says who stopped it, the call is closed, the execution is woken and ends, nothing is due."""
+    id, woken = paused(cloud)
+    answered = abort(cloud)
+    assert (answered.status, answered.json["finish_reason"]) == (200, "aborted")
+    assert was_aborted(cloud)
+    assert cloud.stored().messages[-1].content["kind"] == "not-run"
+    approval = cloud.approval(id)
+    assert (approval.status, approval.applied) == ("cancelled", True)
+    assert len(woken) == 1
+    assert cloud.slice()["outcome"] == "stopped"
+    assert cloud.recover()["started"] == 0
+    assert cloud.paid == []
+
+
+def test_a_decision_after_the_cancelling_is_told_so(cloud: Deployment) -> None:
+    """409 `APPROVAL_CLOSED`: the tool never runs."""
+    id, _ = paused(cloud)
+    abort(cloud)
+    answered = cloud.request("POST", f"/approvals/{id}/decision", body={"approved": True})
+    assert (answered.status, answered.json["code"]) == (409, "APPROVAL_CLOSED")
+    assert cloud.paid == []
+
+
+def test_a_decision_that_was_first_stands_and_the_run_stops(cloud: Deployment) -> None:
+    """The abort loses the approval to a vote: the flag stops the run before the approved call starts."""
+    id, _ = paused(cloud)
+    assert cloud.request("POST", f"/approvals/{id}/decision", body={"approved": True}).status == 200
+    assert abort(cloud).status == 202
+    assert cloud.slice(execution="arn:1")["outcome"] == "stopped"
+    assert was_aborted(cloud)
+    assert (cloud.approval(id).status, cloud.paid) == ("approved", [])
+
+
+@pytest.mark.parametrize("who", ["slice", "recovery", "abort"])
+def test_an_abort_that_is_cut_short_anywhere_is_made_up_for(who: str, clouds: Callable[[], Deployment]) -> None:
+    """Wherever the aborting process dies, the approval is cancelled with its run, or neither is."""
+    for at in range(1, 100):
+        cloud = clouds()
+        id, _ = paused(cloud)
+        died = cloud.dies(lambda: abort(cloud), at=at)  # noqa: B023 - called at once
+        cloud.clock.advance(minutes=2)  # the dead one's lease ends
+        if cloud.approval(id).status != "cancelled":
+            assert cloud.stored().status == "awaiting-approval"
+            assert abort(cloud).status == 200
+        elif who == "recovery":
+            cloud.recover()
+            cloud.slice()
+        elif who == "slice":
+            cloud.slice()
+        else:
+            abort(cloud)
+        if cloud.stored().status == "awaiting-approval":
+            cloud.slice()
+        assert was_aborted(cloud)
+        assert cloud.paid == []
+        cloud.clock.advance(minutes=10)
+        cloud.recover()
+        assert cloud.recover()["started"] == 0
+        if not died:
+            return
+    raise AssertionError("it never came to its end")
+
+
+def test_a_cancelled_run_goes_on_with_a_new_message(cloud: Deployment) -> None:
+    """Nothing of the approval stands in the way of the next input."""
+    paused(cloud)
+    abort(cloud)
+    cloud.script = lambda request: "Never mind."
+    cloud.cold_start()
+    assert cloud.send("leave it").json["text"] == "Never mind."
