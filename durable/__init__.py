@@ -1,6 +1,7 @@
 """Durable agent runs: every step is a checkpoint, and a run that waits for a human may sleep for days."""
 
 from durable.agent import Agent, Approvals, get_checkpoint_history
+from durable.approval_stream import Approval, ApprovalStatus
 from durable.approvals import ApprovalDecision, Decided, decide
 from durable.bounds import Bounds, Watch
 from durable.definition import AgentDefinition, RunContext
@@ -72,7 +73,7 @@ from durable.messages import (
 from durable.outcome import RunResult
 from durable.patches import Patch, PatchedResult
 from durable.ports import HistoryEntry, ModelRequest, ModelTurn, Page, Provider, Store, ToolSpec
-from durable.records import Approval, ApprovalStatus, Checkpoint, Decision, FinishReason, Status, Usage
+from durable.records import Checkpoint, Decision, FinishReason, Status, Usage
 from durable.rendering import render_comparison
 from durable.resume import resume_after_approval
 from durable.signals import AbortSignal

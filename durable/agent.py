@@ -13,6 +13,7 @@ from typing import Any, Self
 from pydantic import JsonValue
 
 from durable.admission import Input
+from durable.approval_stream import Approval, ApprovalStatus
 from durable.approvals import ApprovalDecision, decide
 from durable.bounds import Watch
 from durable.counting import counted
@@ -25,7 +26,7 @@ from durable.fork import Fork, fork
 from durable.outcome import RunResult
 from durable.patches import NO_PATCH, Patch
 from durable.ports import HistoryEntry, Page, Provider, Store
-from durable.records import Approval, ApprovalStatus, Status, check_session_id
+from durable.records import Status, check_session_id
 from durable.resolving import context_of
 from durable.resume import resume_after_approval
 from durable.signals import AbortSignal

@@ -11,19 +11,10 @@ from typing import Literal
 
 from pydantic import JsonValue
 
+from durable.approval_stream import Applied, Approval, ApprovalStatus, Cancelled, Expired, Voted
 from durable.errors import ApprovalClosedError, ApprovalNotFoundError, InvalidDecisionError
 from durable.ports import ApprovalStore, CheckpointStore
-from durable.records import (
-    Applied,
-    Approval,
-    ApprovalStatus,
-    Cancelled,
-    Checkpoint,
-    Decision,
-    Expired,
-    Status,
-    Voted,
-)
+from durable.records import Checkpoint, Decision, Status
 from durable.results import approval_digest
 from durable.tools import InvalidArguments, Tool
 

@@ -11,9 +11,10 @@ from typing import Generic, Literal, Protocol, TypeVar, runtime_checkable
 
 from pydantic import JsonValue
 
+from durable.approval_stream import Approval, ApprovalEvent, ApprovalStatus, Requested
 from durable.capacity import Capacity
 from durable.messages import AssistantMessage, Message
-from durable.records import Approval, ApprovalEvent, ApprovalStatus, Checkpoint, FinishReason, Requested, Status, Usage
+from durable.records import Checkpoint, FinishReason, Status, Usage
 
 Clock = Callable[[], datetime]
 """Gives the time, aware and in UTC."""

@@ -1,6 +1,7 @@
 """Carrying a run on after its approval was decided, in any process."""
 
 from durable import transitions
+from durable.approval_stream import Approval, ApprovalStatus
 from durable.approvals import expire_if_due, mark_applied, waits_for, with_decision
 from durable.bounds import UNBOUNDED, UNWATCHED, Bounds, Watch
 from durable.counting import counted
@@ -11,15 +12,7 @@ from durable.executor import run_to_pause
 from durable.fingerprint import drift, fingerprint
 from durable.outcome import RunResult, result_of
 from durable.ports import Store
-from durable.records import (
-    Approval,
-    ApprovalStatus,
-    Checkpoint,
-    Decision,
-    FinishReason,
-    Status,
-    check_session_id,
-)
+from durable.records import Checkpoint, Decision, FinishReason, Status, check_session_id
 from durable.resolving import check_tools, resolve
 
 

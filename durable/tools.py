@@ -23,10 +23,10 @@ import anyio.to_thread
 import pydantic_core
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, create_model
 
+from durable.approval_stream import OnTimeout
 from durable.errors import ConfigurationError
 from durable.messages import FilePart, ImagePart, Part, TextPart, ToolCall, ToolMessage
 from durable.ports import ToolSpec
-from durable.records import OnTimeout
 from durable.signals import AbortSignal
 
 MAX_DEPTH = 100

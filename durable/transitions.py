@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+from durable.approval_stream import Requested
 from durable.gate import Ask
 from durable.messages import AssistantMessage, ToolCall, UserMessage
-from durable.records import Checkpoint, FinishReason, Requested, Status, Usage
+from durable.records import Checkpoint, FinishReason, Status, Usage
 from durable.results import approval_digest, error_result
 from durable.transcript import answered_part, pending_calls, settle
 

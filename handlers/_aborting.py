@@ -3,6 +3,7 @@
 import asyncio
 from datetime import datetime
 
+from durable.approval_stream import Approval, ApprovalStatus
 from durable.approvals import cancel
 from durable.errors import (
     ApprovalNotFoundError,
@@ -12,7 +13,7 @@ from durable.errors import (
     StoreError,
 )
 from durable.ports import Lease
-from durable.records import Approval, ApprovalStatus, Checkpoint, FinishReason, Status
+from durable.records import Checkpoint, FinishReason, Status
 from durable.resume import resume_after_approval
 from durable.transitions import aborted
 from handlers._executions import HANDED_OVER, wake

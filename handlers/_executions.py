@@ -11,8 +11,9 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
+from durable.approval_stream import ApprovalStatus
 from durable.errors import ConfigurationError, StoreError, StoreRejectedError, StoreUnavailableError
-from durable.records import ApprovalStatus, Checkpoint
+from durable.records import Checkpoint
 from handlers._wiring import App
 
 STEP_INPUT_VERSION = 1

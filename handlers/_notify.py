@@ -4,7 +4,7 @@ import json
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from durable.records import Approval
+from durable.approval_stream import Approval
 from handlers._executions import failure
 from handlers._wiring import App
 

@@ -9,12 +9,13 @@ from aws_lambda_powertools.event_handler import Response
 from pydantic import BaseModel, ValidationError
 
 from durable import errors
+from durable.approval_stream import Approval
 from durable.capacity import NOTHING, Capacity
 from durable.fork import Fork
 from durable.messages import Message
 from durable.outcome import RunResult, result_of
 from durable.ports import HistoryEntry
-from durable.records import Approval, Checkpoint
+from durable.records import Checkpoint
 from durable.tools import UnserializableResult, to_json_value
 from handlers._ids import path_segment
 from handlers._sizes import MAX_BODY, Link, fitted

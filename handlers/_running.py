@@ -13,11 +13,12 @@ from math import ceil
 from pydantic import JsonValue
 
 from durable.admission import admitted, redelivered
+from durable.approval_stream import Approval
 from durable.errors import DurableError, LeaseLostError, SessionBusyError, StaleCheckpointError
 from durable.messages import Message
 from durable.outcome import RunResult
 from durable.ports import Lease
-from durable.records import AcceptedRequest, Approval, Checkpoint, FinishReason, Status
+from durable.records import AcceptedRequest, Checkpoint, FinishReason, Status
 from durable.transitions import aborted
 from handlers._guard import Guard
 from handlers._observe import logger

@@ -12,9 +12,9 @@ from aws_lambda_powertools.event_handler.api_gateway import Router
 from pydantic import BaseModel, ConfigDict, JsonValue
 
 from durable.agent import tools_for
+from durable.approval_stream import Approval, ApprovalStatus
 from durable.approvals import ApprovalDecision, decide, is_orphaned, waits_for
 from durable.errors import ApprovalNotFoundError
-from durable.records import Approval, ApprovalStatus
 from durable.tools import Tool
 from handlers._deadline import LambdaContext
 from handlers._executions import HANDED_OVER, carry_on

@@ -5,9 +5,10 @@ A due mark is a hint. What is started is decided by the newest checkpoint, read 
 
 from typing import Any
 
+from durable.approval_stream import Approval, ApprovalStatus
 from durable.errors import DurableError
 from durable.ports import Head, Lease
-from durable.records import Approval, ApprovalStatus, Checkpoint, FinishReason, Status
+from durable.records import Checkpoint, FinishReason, Status
 from handlers._deadline import LambdaContext, seconds_left
 from handlers._executions import carry_on, drives
 from handlers._observe import about, count, invocation, logger

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
+from durable.approval_stream import Approval, ApprovalStatus, TokenAttached
 from durable.approvals import ApprovalDecision, decide, expire_if_due
 from durable.errors import (
     ApprovalError,
@@ -22,7 +23,7 @@ from durable.errors import (
 )
 from durable.executor import run_to_pause
 from durable.outcome import RunResult
-from durable.records import Approval, ApprovalStatus, Checkpoint, FinishReason, LastError, Status, TokenAttached
+from durable.records import Checkpoint, FinishReason, LastError, Status
 from durable.resume import resume_after_approval
 from handlers._deadline import LambdaContext, bounds, end_of
 from handlers._executions import STEP_INPUT_VERSION, wake

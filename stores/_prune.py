@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 
+from durable.approval_stream import Approval, ApprovalStatus
 from durable.ports import Head, Leases, Log
-from durable.records import Approval, ApprovalStatus, Status
+from durable.records import Status
 from stores import approvals, checkpoints
 from stores._streams import DELETED, TAKEN_FOR, newest
 

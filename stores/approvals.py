@@ -13,9 +13,18 @@ from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
+from durable.approval_stream import (
+    Applied,
+    Approval,
+    ApprovalEvent,
+    ApprovalStatus,
+    Cancelled,
+    Expired,
+    Requested,
+    Voted,
+)
 from durable.errors import ConfigurationError, RecordFormatError, StoreUnavailableError
 from durable.ports import Clock, Entry, Head, IdFactory, Log, Page
-from durable.records import Applied, Approval, ApprovalEvent, ApprovalStatus, Cancelled, Expired, Requested, Voted
 from stores._json import from_body, to_body, to_plain
 from stores._streams import Absent, append, examine, lifetime, newest, read_twice
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from durable.errors import ConfigurationError, RecordFormatError
-from durable.records import (
+from durable.approval_stream import (
     Applied,
     Approval,
     ApprovalStatus,
@@ -18,6 +17,7 @@ from durable.records import (
     TokenAttached,
     Voted,
 )
+from durable.errors import ConfigurationError, RecordFormatError
 from stores import LogStore
 from stores.contract.backend import START, TTL, Backend
 from stores.contract.injection import Crash, CrashingLog, LostResponse

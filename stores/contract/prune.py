@@ -4,8 +4,9 @@ from datetime import timedelta
 
 import pytest
 
+from durable.approval_stream import Applied
 from durable.messages import UserMessage
-from durable.records import Applied, Status
+from durable.records import Status
 from stores import LogStore
 from stores.contract.approvals import requested, voted
 from stores.contract.backend import Backend

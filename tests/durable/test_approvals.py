@@ -29,9 +29,9 @@ from durable import (
     resume_after_approval,
     tool,
 )
+from durable.approval_stream import Applied, Cancelled, Expired, Requested, Voted
 from durable.approvals import MAX_NOTE, Decided
 from durable.ports import ApprovalEvent
-from durable.records import Applied, Cancelled, Expired, Requested, Voted
 from durable.transcript import first_fault
 from stores import LogStore
 from stores._bundle import log_store

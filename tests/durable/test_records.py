@@ -29,21 +29,13 @@ from durable import (
     UserMessage,
     tool,
 )
+from durable.approval_stream import Applied, Cancelled, Expired, Requested, TokenAttached, Voted
 from durable.approvals import Decided
 from durable.gate import Ask, Gate, Ready
 from durable.outcome import result_of
 from durable.plan import RunCalls, Start
 from durable.ports import Entry
-from durable.records import (
-    AcceptedRequest,
-    Applied,
-    Cancelled,
-    Expired,
-    Requested,
-    TokenAttached,
-    Voted,
-    check_session_id,
-)
+from durable.records import AcceptedRequest, check_session_id
 from tests.support.runs import START
 from tests.support.transcripts import json_values
 

@@ -17,8 +17,8 @@ from durable import (
     StoreRejectedError,
     StoreUnavailableError,
 )
+from durable.approval_stream import Cancelled, TokenAttached, Voted
 from durable.crossing import SAVE_ATTEMPTS
-from durable.records import Cancelled, TokenAttached, Voted
 from handlers import _observe, _wiring, steps
 from handlers._ids import token_hash
 from handlers._notify import MAX_PREVIEW, MAX_SUBJECT, message, subject

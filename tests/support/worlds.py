@@ -45,12 +45,12 @@ from durable import (
     Watch,
     tool,
 )
+from durable.approval_stream import Expired, Requested, Voted
 from durable.approvals import waits_for
 from durable.definition import OnDrift
 from durable.plan import is_poisoned
 from durable.ports import ApprovalEvent
 from durable.providers.openai_chat import OpenAIChat
-from durable.records import Expired, Requested, Voted
 from durable.transcript import answered_part, call_ids, first_fault, open_turn, pending_calls
 from tests.support.plans import GATED, RECOVERY, answer
 from tests.support.runs import Clock, Crash, memory_store, numbered

@@ -1,0 +1,190 @@
+"""One approval: a small stream of events on the log, from the question to what came of it.
+
+requested, token attached, reminded, voted | expired | cancelled, applied: who and when stands on each. What was decided
+is computed from the events and never stored.
+"""
+
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field, JsonValue
+
+from durable.records import Decision, Record, Timestamp
+
+
+class ApprovalStatus(StrEnum):
+    PENDING = "pending"
+    APPROVED = "approved"
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    ORPHANED = "orphaned"
+
+
+OnTimeout = Literal["reject", "halt"]
+"""What it means that nobody has decided in time: the call is rejected, or the run ends (`guardrail`)."""
+
+
+class Requested(Record):
+    """A run asks for a decision on one call. Repeated for the same approval, it only renews the deadline.
+
+    `remind_every` is in seconds; None: nobody is reminded.
+    """
+
+    event: Literal["requested"] = "requested"
+    at: Timestamp
+    session_id: str | None
+    run_id: str
+    agent: str
+    call_id: str
+    tool_name: str
+    arguments: JsonValue
+    digest: str
+    requested_by: str | None = None
+    deadline: Timestamp | None = None
+    on_timeout: OnTimeout = "reject"
+    remind_every: float | None = None
+
+
+class Reminded(Record):
+    """People were told once more that a decision is wanted."""
+
+    event: Literal["reminded"] = "reminded"
+    at: Timestamp
+
+
+class TokenAttached(Record):
+    """An execution waits for the decision. Callback tokens are kept as SHA-256, the task token as it is.
+
+    `callbacks` maps the hash of each token to the approver it was minted for (None: whoever has the token).
+    """
+
+    event: Literal["token-attached"] = "token-attached"
+    at: Timestamp
+    task_token: str = Field(repr=False)
+    callbacks: dict[str, str | None] = Field(repr=False)
+
+
+class Voted(Record):
+    event: Literal["voted"] = "voted"
+    at: Timestamp
+    approved: bool
+    note: str | None = None
+    args: dict[str, JsonValue] | None = None
+    digest: str
+    by: str | None = None
+    via: str
+    callback: str | None = Field(default=None, repr=False, description="Hash of the callback token that this used up.")
+
+
+class Expired(Record):
+    event: Literal["expired"] = "expired"
+    at: Timestamp
+
+
+class Cancelled(Record):
+    event: Literal["cancelled"] = "cancelled"
+    at: Timestamp
+    by: str | None = None
+
+
+class Applied(Record):
+    event: Literal["applied"] = "applied"
+    at: Timestamp
+
+
+ApprovalEvent = Annotated[
+    Requested | Reminded | TokenAttached | Voted | Expired | Cancelled | Applied, Field(discriminator="event")
+]
+
+
+class Approval(Record):
+    """One approval: its stream of events, folded. What was decided is computed from the votes, never stored."""
+
+    id: str
+    revision: int
+    events: tuple[ApprovalEvent, ...]
+
+    @property
+    def request(self) -> Requested:
+        """The request as it stands: the newest, since a repeated pause renews the deadline."""
+        return next(event for event in reversed(self.events) if isinstance(event, Requested))
+
+    @property
+    def status(self) -> ApprovalStatus:
+        match self._closing():
+            case None:
+                return ApprovalStatus.PENDING
+            case Voted(approved=True):
+                return ApprovalStatus.APPROVED
+            case Voted():
+                return ApprovalStatus.REJECTED
+            case Expired():
+                return ApprovalStatus.EXPIRED
+            case Cancelled():
+                return ApprovalStatus.CANCELLED
+
+    @property
+    def decision(self) -> Decision | None:
+        """The decision that the run applies; None while it is open. A time-out rejects, and says that it was one."""
+        match self._closing():
+            case None:
+                return None
+            case Voted() as vote:
+                return Decision(
+                    approval_id=self.id,
+                    approved=vote.approved,
+                    note=vote.note,
+                    args=vote.args,
+                    by=vote.by,
+                    via=vote.via,
+                    digest=vote.digest,
+                    decided_at=vote.at,
+                )
+            case Expired(at=at):
+                return Decision(
+                    approval_id=self.id, approved=False, note="No decision in time.", via="timeout", decided_at=at
+                )
+            case Cancelled(at=at, by=by):
+                return Decision(approval_id=self.id, approved=False, by=by, via="cancelled", decided_at=at)
+
+    @property
+    def halts(self) -> bool:
+        """Whether nobody decided in time about a call that ends its run then."""
+        return self.status is ApprovalStatus.EXPIRED and self.request.on_timeout == "halt"
+
+    @property
+    def next_reminder(self) -> datetime | None:
+        """When people should be told again: `remind_every` after the last time, if that is before the deadline."""
+        every, deadline = self.request.remind_every, self.request.deadline
+        if every is None:
+            return None
+        last = next(event.at for event in reversed(self.events) if isinstance(event, Requested | Reminded))
+        due = last + timedelta(seconds=every)
+        return due if deadline is None or due < deadline else None
+
+    @property
+    def applied(self) -> bool:
+        return any(isinstance(event, Applied) for event in self.events)
+
+    @property
+    def task_token(self) -> str | None:
+        """The newest task token, or None when no execution waits."""
+        tokens = (event.task_token for event in reversed(self.events) if isinstance(event, TokenAttached))
+        return next(tokens, None)
+
+    def callback_approver(self, token_hash: str) -> tuple[bool, str | None]:
+        """Whether the token of this hash was minted for this approval, and for whom."""
+        for event in self.events:
+            if isinstance(event, TokenAttached) and token_hash in event.callbacks:
+                return True, event.callbacks[token_hash]
+        return False, None
+
+    def due_by(self, now: datetime) -> bool:
+        """Whether the deadline has come. At the deadline no vote counts any more."""
+        deadline = self.request.deadline
+        return deadline is not None and now >= deadline
+
+    def _closing(self) -> Voted | Expired | Cancelled | None:
+        return next((event for event in self.events if isinstance(event, Voted | Expired | Cancelled)), None)
