@@ -56,6 +56,7 @@ class AgentDefinition:
     function may give a model string, which `make_provider` turns into a provider.
 
     `max_steps` bounds the model turns of one run, `tool_concurrency` how many calls of a turn run at once (None: all),
+    `parallel_tool_calls` whether the model may ask for several in one turn (None: as its provider does),
     `max_tokens` the input and output tokens of a run, `max_duration` the time that is worked on it: a run that has
     reached one of the last two finishes as `budget-exceeded`. `output_type` is what the final answer must validate as,
     read as JSON. `abort_grace` is how long, in seconds, tools that run may go on after an abort. Raises
@@ -69,6 +70,7 @@ class AgentDefinition:
     make_provider: Callable[[str], Provider] | None = None
     max_steps: int = 10
     tool_concurrency: int | None = None
+    parallel_tool_calls: bool | None = None
     max_tokens: int | None = None
     max_duration: timedelta | None = None
     output_type: Any = None
@@ -104,6 +106,11 @@ class AgentDefinition:
     @cached_property
     def output_adapter(self) -> TypeAdapter[Any] | None:
         return None if self.output_type is None else TypeAdapter(self.output_type)
+
+    @cached_property
+    def output_schema(self) -> dict[str, JsonValue] | None:
+        """The JSON Schema of the final answer, for models that can be held to one."""
+        return None if self.output_adapter is None else self.output_adapter.json_schema()
 
     @cached_property
     def _static(self) -> "Resolved | None":

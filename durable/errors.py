@@ -28,11 +28,17 @@
     ├── ToolError
     │   └── PropagatingToolError        raised by a tool to end the run instead of telling the model
     └── ProviderError
-        ├── ProviderAuthenticationError
-        ├── ProviderRequestError        the provider refused the request (4xx)
-        ├── ProviderRateLimitError      retry, after `retry_after` seconds where the provider said so
-        ├── ProviderUnavailableError    5xx, connection, time-out: retry
-        └── ProviderResponseError       the answer is not of the protocol's shape
+        ├── ProviderAuthenticationError     401, 403: the key
+        ├── ProviderSetupError              no such model, no balance, a wrong option: fix the deployment
+        ├── ProviderRequestError            the provider refuses this transcript, now and later
+        │   ├── ProviderContextLengthError  it is too long for the model
+        │   └── ProviderRefusedError        its policy forbids what was said
+        ├── ProviderRateLimitError          retry, after `retry_after` seconds where the provider said so
+        ├── ProviderUnavailableError        5xx, connection: retry
+        │   ├── ProviderOverloadedError     everybody is asking: retry later
+        │   ├── ProviderTimeoutError        no answer in time
+        │   └── ProviderStreamError         a stream ended before its last event
+        └── ProviderResponseError           the answer is not of the protocol's shape
 
 Each has a stable `code`, a `hint` that says what to do, and `retryable`: whether the same call may succeed later.
 Messages carry ids, never message bodies, tool arguments or tokens.
@@ -40,15 +46,20 @@ Messages carry ids, never message bodies, tool arguments or tokens.
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import ClassVar
 
-
-class DurableError(Exception):
-    """Base of all errors of this package."""
-
-    code: ClassVar[str] = "DURABLE_ERROR"
-    hint: ClassVar[str] = "See the message."
-    retryable: ClassVar[bool] = False
+from durable.durable_error import DurableError as DurableError
+from durable.provider_errors import ProviderAuthenticationError as ProviderAuthenticationError
+from durable.provider_errors import ProviderContextLengthError as ProviderContextLengthError
+from durable.provider_errors import ProviderError as ProviderError
+from durable.provider_errors import ProviderOverloadedError as ProviderOverloadedError
+from durable.provider_errors import ProviderRateLimitError as ProviderRateLimitError
+from durable.provider_errors import ProviderRefusedError as ProviderRefusedError
+from durable.provider_errors import ProviderRequestError as ProviderRequestError
+from durable.provider_errors import ProviderResponseError as ProviderResponseError
+from durable.provider_errors import ProviderSetupError as ProviderSetupError
+from durable.provider_errors import ProviderStreamError as ProviderStreamError
+from durable.provider_errors import ProviderTimeoutError as ProviderTimeoutError
+from durable.provider_errors import ProviderUnavailableError as ProviderUnavailableError
 
 
 class ConfigurationError(DurableError):
@@ -313,53 +324,3 @@ class PropagatingToolError(ToolError):
 
     code = "TOOL_PROPAGATED"
     hint = "The tool asked for the run to end; the run can be resumed."
-
-
-class ProviderError(DurableError):
-    """The model provider did not give an answer that can be used."""
-
-    code = "PROVIDER"
-
-    def __init__(self, provider: str, reason: str, *, status: int | None = None) -> None:
-        self.provider = provider
-        self.reason = reason
-        self.status = status
-        answered = f" (HTTP {status})" if status is not None else ""
-        super().__init__(f"{provider}{answered}: {reason}")
-
-
-class ProviderAuthenticationError(ProviderError):
-    code = "PROVIDER_AUTHENTICATION"
-    hint = "Check the API key and what it may do."
-
-
-class ProviderRequestError(ProviderError):
-    """A 4xx that the same request will get again."""
-
-    code = "PROVIDER_REQUEST"
-    hint = "The provider refuses this request; its reason is in the message."
-
-
-class ProviderRateLimitError(ProviderError):
-    code = "PROVIDER_RATE_LIMIT"
-    hint = "Wait for `retry_after` seconds, or raise the limit with the provider."
-    retryable = True
-
-    def __init__(
-        self, provider: str, reason: str, *, status: int | None = None, retry_after: float | None = None
-    ) -> None:
-        self.retry_after = retry_after
-        super().__init__(provider, reason, status=status)
-
-
-class ProviderUnavailableError(ProviderError):
-    code = "PROVIDER_UNAVAILABLE"
-    hint = "The provider is failing or cannot be reached: resume the run later."
-    retryable = True
-
-
-class ProviderResponseError(ProviderError):
-    """The provider answered with something that is not an answer of its protocol."""
-
-    code = "PROVIDER_RESPONSE"
-    hint = "Check the base URL and the model: this is not an answer of the protocol. The run can be resumed."

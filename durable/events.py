@@ -43,6 +43,24 @@ class TextDelta(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReasoningDelta(Event):
+    """A piece of what the model thinks, where it shows that. It is not part of the answer."""
+
+    type: ClassVar[str] = "reasoning.delta"
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArgumentsDelta(Event):
+    """A piece of a call's arguments while the model writes them. Nothing runs before the turn is whole and saved."""
+
+    type: ClassVar[str] = "arguments.delta"
+    tool_call_id: str
+    tool_name: str
+    text: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolStart(Event):
     type: ClassVar[str] = "tool.start"
     tool_call_id: str
@@ -83,7 +101,11 @@ class ApprovalRequested(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentDrift(Event):
-    """The agent that resumes differs from the one that started the run. `model` is (then, now) where it changed."""
+    """The agent that resumes differs from the one that started the run. `model` is (then, now) where it changed.
+
+    `native_dropped` counts the turns whose provider-bound parts, such as signed reasoning, this model's provider cannot
+    read: they are left out of its requests and stay on record. A new run of a session tells that, too.
+    """
 
     type: ClassVar[str] = "agent.drift"
     model: tuple[str | None, str | None] | None = None
@@ -91,13 +113,18 @@ class AgentDrift(Event):
     tools_removed: tuple[str, ...] = ()
     tools_changed: tuple[str, ...] = ()
     instructions: bool = False
+    native_dropped: int = 0
 
     def in_words(self) -> str:
         parts = [f"model {self.model[0]!r} -> {self.model[1]!r}"] if self.model else []
         for what in ("added", "removed", "changed"):
             if names := getattr(self, f"tools_{what}"):
                 parts.append(f"tools {what} {list(names)!r}")
-        return ", ".join([*parts, *(["instructions"] if self.instructions else [])])
+        if self.instructions:
+            parts.append("instructions")
+        if self.native_dropped:
+            parts.append(f"provider-bound parts of {self.native_dropped} turns left out")
+        return ", ".join(parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +144,11 @@ class Emitter:
         self._listener = listener
         self._path = path
         self._seq = 0
+
+    @property
+    def heard(self) -> bool:
+        """Whether anybody listens."""
+        return self._listener is not None
 
     def __call__(self, event: Event) -> None:
         if self._listener is not None:

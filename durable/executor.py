@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from durable import transitions
 from durable.admission import Input, admitted, as_messages
+from durable.asking import Questions, origin_of
 from durable.batch import Terms, run_calls
 from durable.bounds import MIN_TOOL_SECONDS, UNBOUNDED, UNWATCHED, Bounds, Watch
 from durable.capacity import NOTHING, Capacity
@@ -29,18 +30,18 @@ from durable.errors import (
     SessionAwaitingApprovalError,
 )
 from durable.events import (
+    AgentDrift,
     ApprovalRequested,
     CheckpointSaved,
     Emitter,
     RunDone,
     RunStart,
     StepStart,
-    TextDelta,
 )
 from durable.fingerprint import drift, fingerprint
 from durable.gate import Ask, Gate
 from durable.hooks import asked
-from durable.messages import ToolCall, ToolMessage
+from durable.messages import ToolCall, ToolMessage, bound_elsewhere
 from durable.outcome import RunResult, output_fault, result_of
 from durable.plan import CallModel, Finish, Limits, RunCalls, next_step
 from durable.ports import ModelRequest, ModelTurn, Store
@@ -49,7 +50,7 @@ from durable.resolving import check_tools, resolve
 from durable.results import approval_id
 from durable.signals import AbortSignal, cancelled_by
 from durable.tools import ApprovalGrant, ToolContext
-from durable.transcript import call_ids, name_calls, settle
+from durable.transcript import call_ids, settle
 
 _log = logging.getLogger("durable")
 
@@ -131,7 +132,9 @@ class _Run:
         self._check = watch.check
         self._signal = AbortSignal()  # the caller's, or a failed save's
         self._emit = Emitter(watch.listener, (agent.name,))
-        self._taken = call_ids(checkpoint.messages)
+        self._questions = Questions(
+            tell=self._emit, heard=self._emit.heard, taken=call_ids(checkpoint.messages), ids=agent.ids
+        )
         self._worked_before = checkpoint.worked_seconds
         self._began = agent.clock()
         self._tally = tally
@@ -187,7 +190,9 @@ class _Run:
         self._emit(RunStart(session_id=checkpoint.session_id, run_id=checkpoint.run_id, resumed=resumed))
         if resumed:
             check_tools(checkpoint, agent)
-            self._compare(now)
+            self._compare(drift(checkpoint.fingerprint, now), error=True)
+        else:
+            self._compare(None, error=False)
         if not resumed or callable(self._agent.instructions):
             checkpoint = checkpoint.but(instructions=agent.instructions)
         if not resumed:
@@ -196,12 +201,16 @@ class _Run:
                 checkpoint = checkpoint.but(run_config={**(checkpoint.run_config or {}), "model": agent.provider.name})
         self._checkpoint = checkpoint
 
-    def _compare(self, now: dict[str, JsonValue]) -> None:
+    def _compare(self, found: AgentDrift | None, *, error: bool) -> None:
+        """Tell what is not as it was, and whose native parts of earlier turns are left out from now on."""
         policy = self._agent.on_agent_drift
-        found = drift(self._checkpoint.fingerprint, now) if policy != "ignore" else None
-        if found is None:
+        origin = origin_of(self._resolved.provider)
+        dropped = bound_elsewhere(self._checkpoint.messages, origin) if origin is not None else 0
+        if dropped:
+            found = replace(found or AgentDrift(), native_dropped=dropped)
+        if found is None or policy == "ignore":
             return
-        if policy == "error":
+        if error and policy == "error":
             raise AgentDriftError(self._checkpoint.session_id, found.in_words())
         _log.warning("Session %r resumes with another agent: %s.", self._checkpoint.session_id, found.in_words())
         self._emit(found)
@@ -227,24 +236,24 @@ class _Run:
             messages=before.messages,
             tools=self._resolved.specs,
             timeout=left if left < math.inf else None,
+            output_schema=self._agent.output_schema,
+            parallel_tool_calls=self._agent.parallel_tool_calls,
         )
         request = await asked(self._agent.hooks.before_model, request) or request
         turn = await self._answer(request)
         if turn is None:
             return  # aborted: nothing was recorded, and the loop says so
         turn = await asked(self._agent.hooks.after_model, request, turn) or turn
-        if turn.message.content:
-            self._emit(TextDelta(text=turn.message.content))
         await self._save(self._after(before, turn))
 
     async def _answer(self, request: ModelRequest) -> ModelTurn | None:
         if self._caller_signal is None:
-            return await self._resolved.provider.generate(request)
+            return await self._questions.ask(self._resolved.provider, request)
         turn: ModelTurn | None = None
         failure: BaseException | None = None
         async with cancelled_by(self._signal):
             try:
-                turn = await self._resolved.provider.generate(request)
+                turn = await self._questions.ask(self._resolved.provider, request)
             except anyio.get_cancelled_exc_class():
                 raise
             except BaseException as error:
@@ -254,7 +263,7 @@ class _Run:
         return turn
 
     def _after(self, before: Checkpoint, turn: ModelTurn) -> Checkpoint:
-        message = name_calls(turn.message, taken=self._taken, ids=self._agent.ids)
+        message = self._questions.named(turn.message)
         after = self._timed(transitions.answered(before, message, turn.usage))
         if message.tool_calls:
             return after

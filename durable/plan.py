@@ -7,13 +7,21 @@ acts on the value that they give.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from durable.errors import DurableError, InvalidInputError, ProviderRequestError, SessionAwaitingApprovalError
+from durable.errors import (
+    DurableError,
+    InvalidInputError,
+    ProviderContextLengthError,
+    ProviderRefusedError,
+    ProviderRequestError,
+    SessionAwaitingApprovalError,
+)
 from durable.messages import Conversational, Message, SystemMessage, ToolCall, UserMessage, same_message
 from durable.records import Checkpoint, FinishReason, Status
 from durable.transcript import answered_part, first_fault, pending_calls
 
-POISON = frozenset({ProviderRequestError.code})
-"""Errors that the same transcript would meet again, so that a new message replaces the turn that met them."""
+POISON = frozenset({ProviderRequestError.code, ProviderContextLengthError.code, ProviderRefusedError.code})
+"""Errors that the same transcript would meet again, so that a new message replaces the turn that met them. A missing
+key, an empty account or a wrong model is none of them: the turn goes on once that is put right."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,12 +248,18 @@ class ToolSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelRequest:
-    """One question to the model. `timeout` bounds the whole call, retries included, in seconds."""
+    """One question to the model. `timeout` bounds the whole call, retries included, in seconds.
+
+    `output_schema` is the JSON Schema that a final answer must fit, told to a model that can be held to it.
+    `parallel_tool_calls` says whether a turn may have several calls (None: as the provider does).
+    """
 
     instructions: str | None
     messages: Sequence[Message]
     tools: Sequence[ToolSpec] = ()
     timeout: float | None = None
+    output_schema: Mapping[str, JsonValue] | None = field(default=None, repr=False)
+    parallel_tool_calls: bool | None = None
 
     def __repr__(self) -> str:
         return f"<ModelRequest {len(self.messages)} messages, {len(self.tools)} tools>"
@@ -278,3 +284,35 @@ class Provider(Protocol):
     @property
     def name(self) -> str: ...
     async def generate(self, request: ModelRequest) -> ModelTurn: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """A piece of a turn while it is written. Pieces of `arguments` belong to the `call`-th tool call of the turn, which
+    has this `name` and, where the provider has said it by then, this `id`."""
+
+    kind: Literal["text", "reasoning", "arguments"]
+    text: str = field(repr=False)
+    call: int = 0
+    id: str | None = None
+    name: str = ""
+
+
+@runtime_checkable
+class StreamingProvider(Provider, Protocol):
+    """An optional ability of a provider: to tell the pieces of a turn while it is written.
+
+    `stream` gives the same turn as `generate`, once the stream's last event has come; else it raises a `ProviderError`
+    and nothing of what was told counts. `tell` is called in the event loop. After the first piece nothing is tried
+    again.
+    """
+
+    async def stream(self, request: ModelRequest, tell: Callable[[Delta], None]) -> ModelTurn: ...
+
+
+@runtime_checkable
+class NativeProvider(Protocol):
+    """An optional ability of a provider: to say whose native turns it sends back (`NativeTurn.origin`)."""
+
+    @property
+    def origin(self) -> str: ...

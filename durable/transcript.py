@@ -1,6 +1,7 @@
 """Pure functions over a run's messages: what is pending, what settles, what is in order."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import assert_never
 
 from durable.messages import (
@@ -75,8 +76,12 @@ def _ids(results: Sequence[ToolMessage], waiting: dict[str, ToolMessage]) -> set
     return {result.tool_call_id for result in results} | set(waiting)
 
 
-def name_calls(message: AssistantMessage, *, taken: set[str], ids: IdFactory) -> AssistantMessage:
+def name_calls(
+    message: AssistantMessage, *, taken: set[str], ids: IdFactory, early: Mapping[int, str] = MappingProxyType({})
+) -> AssistantMessage:
     """Give each call an id that is unique in the session, and add these to `taken`.
+
+    `early` are ids by place that were told while the turn was written: they stay.
 
     Providers repeat, reuse and omit ids: a call keeps the provider's where it is not empty and new, else it gets one
     of ours and the provider's is kept beside it.
@@ -84,8 +89,11 @@ def name_calls(message: AssistantMessage, *, taken: set[str], ids: IdFactory) ->
     if not message.tool_calls:
         return message
     calls: list[ToolCall] = []
-    for call in message.tool_calls:
-        if not call.id or call.id in taken:
+    for place, call in enumerate(message.tool_calls):
+        told = early.get(place)
+        if told is not None and told not in taken:
+            call = call if call.id == told else call.model_copy(update={"id": told, "provider_id": call.id or None})
+        elif not call.id or call.id in taken:
             call = call.model_copy(update={"id": f"call_{ids()}", "provider_id": call.id or None})
         taken.add(call.id)
         calls.append(call)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from durable.errors import ConfigurationError
 from durable.ports import Provider
-from durable.providers._http import HttpSettings
+from durable.providers._retries import HttpSettings
 
 __all__ = ["HttpSettings", "provider_from"]
 

@@ -1,7 +1,8 @@
 """What went wrong with a call to a provider, in our own words.
 
 The rules, in order: a credential never shows; the text is the provider's own message where it has one; the status
-decides the type. Providers write their errors in many shapes; these are read:
+decides the type, and of a 4xx the provider's codes and words: too long, refused, or not about the transcript at all.
+Providers write their errors in many shapes; these are read:
 
     {"error": {"message", "code", "type"}}      OpenAI and most others      {"error": "text"}     Ollama
     [{"error": {…}}]                            Gemini                      {"message": "text"}   Mistral, vLLM
@@ -19,19 +20,44 @@ from math import isfinite
 from typing import cast
 
 from pydantic import JsonValue
-from pydantic_core import from_json
 
 from durable.errors import (
     ProviderAuthenticationError,
+    ProviderContextLengthError,
     ProviderError,
+    ProviderOverloadedError,
     ProviderRateLimitError,
+    ProviderRefusedError,
     ProviderRequestError,
     ProviderResponseError,
+    ProviderSetupError,
+    ProviderTimeoutError,
     ProviderUnavailableError,
 )
+from durable.providers._text import mended, read_json
 
 LONGEST_REASON = 500
-_TRANSIENT = frozenset({408, 429})
+_OVERLOADED = frozenset({"overloaded_error", "slow_down", "server_overloaded", "engine_overloaded"})
+_UNAUTHENTICATED = frozenset({"authentication_error", "invalid_api_key"})
+_REFUSED = frozenset({"content_policy_violation", "content_filter", "invalid_prompt", "ResponsibleAIPolicyViolation"})
+_TOO_LONG = frozenset({"context_length_exceeded", "request_too_large", "string_above_max_length"})
+_NO_MODEL = frozenset({"model_not_found", "invalid_model", "unsupported_parameter", "unsupported_value"})
+_SAYS_TOO_LONG = re.compile(
+    r"prompt is too long|input is too long|context (length|window|limit)|too many (input )?tokens|maximum context"
+    r"|input tokens exceeded|exceeds? the (max(imum)?|available) (context|number of tokens)",
+    re.IGNORECASE,
+)
+_SAYS_NO_MODEL = re.compile(
+    r"model identifier is invalid|\bmodel\b.{0,80}\b(does not exist|not found|isn.t supported|credit balance)"
+    r"|credit balance is too low|on-demand throughput",
+    re.IGNORECASE,
+)
+_SETTINGS = re.compile(
+    r"(?:body\.)?(tools|tool_choice|max_tokens|temperature|top_p|top_k|thinking|model|system|metadata|stop_sequences"
+    r"|output_config|response_format|reasoning)\b[\w.\[\]-]*: "
+)
+"""How some providers name the option that they object to: `tools.0.name: …`."""
+
 _KEY_LIKE = r"\bbearer\s+[^\s\"',;]{6,}|\b(?:sk-|gsk_|xai-|AIza)[\w*.\-]{3,}"
 
 Redact = Callable[[str], str]
@@ -61,14 +87,15 @@ def failure_of(
     message, codes = said(read_json(body) if body else None)
     reason = message or body[: 8 * LONGEST_REASON].decode(errors="replace")
     wait = retry_after(headers, now)
-    error = error_for(provider, status, reason, codes, redact=redact, retry_after=wait)
+    about = _about(read_json(body) if body else None)
+    error = error_for(provider, status, reason, codes, redact=redact, retry_after=wait, about=about)
     match headers.get("x-should-retry"):
         case "true":
             again = True
         case "false":
             again = False
         case _:
-            again = error.retryable and 400 <= status < 600 and "insufficient_quota" not in codes
+            again = error.retryable and 400 <= status < 600
     return Failure(error, again, wait)
 
 
@@ -80,28 +107,41 @@ def error_for(
     *,
     redact: Redact,
     retry_after: float | None = None,
+    about: str | None = None,
 ) -> ProviderError:
-    """Give the typed error of a status and of what the provider said with it."""
+    """Give the typed error of a status and of what the provider said with it; `about` is the parameter it names."""
     reason = shortened(redact(reason)) or "no reason was given"
     if "tool_use_failed" in codes:
         reason += " (the model's call does not fit the tool's schema: ask again, or allow more in the schema)"
-    if status in (401, 403):
-        return ProviderAuthenticationError(provider, reason, status=status)
+        return ProviderResponseError(provider, reason, status=status)
+    if "insufficient_quota" in codes:
+        return ProviderSetupError(provider, reason, status=status)
     if status == 429:
         return ProviderRateLimitError(provider, reason, status=status, retry_after=retry_after)
-    if status in _TRANSIENT or 500 <= status < 600:
-        return ProviderUnavailableError(provider, reason, status=status)
-    if 400 <= status < 500:
-        return ProviderRequestError(provider, reason, status=status)
-    return ProviderResponseError(provider, reason, status=status)
+    return _kind(status, reason, codes, about)(provider, reason, status=status)
 
 
-def read_json(body: bytes) -> JsonValue:
-    """Give the JSON value of the bytes, or None where they are not JSON."""
-    try:
-        return from_json(body)
-    except ValueError:
-        return None
+def _kind(status: int, reason: str, codes: frozenset[str], about: str | None) -> type[ProviderError]:
+    if status in (401, 403):
+        return ProviderAuthenticationError
+    if status in (408, 504):
+        return ProviderTimeoutError
+    if status == 529 or codes & _OVERLOADED:
+        return ProviderOverloadedError
+    if 500 <= status < 600:
+        return ProviderUnavailableError
+    if not 400 <= status < 500:
+        return ProviderResponseError
+    if codes & _UNAUTHENTICATED:
+        return ProviderAuthenticationError
+    if codes & _TOO_LONG or status == 413 or _SAYS_TOO_LONG.search(reason):
+        return ProviderContextLengthError
+    if codes & _REFUSED:
+        return ProviderRefusedError
+    elsewhere = not re.match(r"(messages|input)\b", about) if about else bool(_SETTINGS.match(reason))
+    if elsewhere or status not in (400, 422) or codes & _NO_MODEL or _SAYS_NO_MODEL.search(reason):
+        return ProviderSetupError
+    return ProviderRequestError
 
 
 def said(value: JsonValue) -> tuple[str | None, frozenset[str]]:
@@ -121,6 +161,15 @@ def said(value: JsonValue) -> tuple[str | None, frozenset[str]]:
             return "an error without a message", _codes(value)
         case _:
             return None, frozenset()
+
+
+def _about(value: JsonValue) -> str | None:
+    """The parameter that OpenAI and its like object to."""
+    match value:
+        case {"error": {"param": str() as param}} if param:
+            return param
+        case _:
+            return None
 
 
 def _text(value: JsonValue) -> str:
@@ -143,7 +192,7 @@ def _codes(error: Mapping[str, JsonValue]) -> frozenset[str]:
 
 def shortened(text: str) -> str:
     """Give the text on one line and not longer than a reason may be."""
-    line = " ".join(text.split())
+    line = " ".join(mended(text).split())  # an error is kept with the run, and half a surrogate pair cannot be
     return line if len(line) <= LONGEST_REASON else f"{line[: LONGEST_REASON - 1]}…"
 
 

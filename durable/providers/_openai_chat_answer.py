@@ -10,18 +10,23 @@ What compatible servers do, and what is made of it:
     finish_reason `tool_calls` with neither call nor text  not an answer
     status 200 with an `error`, whole or in the choice   the error that its code stands for
     usage missing or odd                                 zeros
+    fields of their own, in message, part or call        kept in the native turn, sent back (reasoning_content,
+                                                         reasoning_details, thinking parts, extra_content, …)
+    status 400 for a call that misses its schema (Groq)  that call: the executor tells the model what is wrong with it
 """
 
-import json
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, ValidationError
 
 from durable.errors import ProviderError, ProviderResponseError
-from durable.messages import AssistantMessage, ToolCall
+from durable.messages import AssistantMessage, NativeBlock, NativeTurn, ToolCall
 from durable.ports import ModelTurn
 from durable.providers._failures import Redact, error_for, said
+from durable.providers._text import read_json
+from durable.providers._usage import count
+from durable.providers._wire import written_arguments
 from durable.records import FinishReason, Usage
 
 _REASONS = {
@@ -33,7 +38,7 @@ _REASONS = {
 
 class _Read(BaseModel):
     model_config = ConfigDict(
-        frozen=True, extra="ignore", coerce_numbers_to_str=True, hide_input_in_errors=True, protected_namespaces=()
+        frozen=True, extra="allow", coerce_numbers_to_str=True, hide_input_in_errors=True, protected_namespaces=()
     )
 
 
@@ -50,6 +55,7 @@ class _Call(_Read):
 class _Message(_Read):
     content: str | list[JsonValue] | None = None
     refusal: str | None = None
+    role: JsonValue = None
     tool_calls: list[_Call] | None = None
 
 
@@ -69,22 +75,22 @@ class _Answer(_Read):
     usage: JsonValue = None
 
 
-def parse(provider: str, value: JsonValue, *, redact: Redact) -> ModelTurn:
+def parse(provider: str, value: JsonValue, *, redact: Redact, origin: str) -> ModelTurn:
     """Give the model's turn, or raise the `ProviderError` that the answer amounts to."""
     if isinstance(value, dict) and value.get("error") and not value.get("choices"):
-        raise _stated(provider, value, redact)
+        raise stated(provider, value, redact)
     try:
         answer = _Answer.model_validate(value)
     except ValidationError as error:
         raise ProviderResponseError(provider, _where(error), status=200) from error
     choice = answer.choices[0]
     if choice.error:
-        raise _stated(provider, {"error": choice.error}, redact)
+        raise stated(provider, {"error": choice.error}, redact)
     message = choice.message
     reason = _REASONS.get(choice.finish_reason or "", FinishReason.STOP)
     if message is None and reason is FinishReason.STOP:
         raise ProviderResponseError(provider, "the answer has no message", status=200)
-    turn = _assistant(message or _Message())
+    turn = _assistant(message or _Message(), origin)
     if turn.tool_calls:
         reason = FinishReason.STOP
     elif not turn.content and choice.finish_reason == "tool_calls":
@@ -94,12 +100,64 @@ def parse(provider: str, value: JsonValue, *, redact: Redact) -> ModelTurn:
     return ModelTurn(message=turn, usage=_usage(answer.usage), finish_reason=reason, model=answer.model)
 
 
-def _assistant(message: _Message) -> AssistantMessage:
+def rescued(value: JsonValue) -> JsonValue:
+    """The answer in an error that holds one: Groq's `tool_use_failed` with the call that the model wrote."""
+    match value:
+        case {"error": {"code": "tool_use_failed", "failed_generation": str() as text}}:
+            pass
+        case _:
+            return None
+    match read_json(text):
+        case {"name": str() as name, "arguments": arguments} if name:
+            function: JsonValue = {"name": name, "arguments": arguments}
+            return {"choices": [{"message": {"tool_calls": [{"function": function}]}, "finish_reason": "tool_calls"}]}
+        case _:
+            return None
+
+
+def _assistant(message: _Message, origin: str) -> AssistantMessage:
     calls = tuple(
-        ToolCall(id=call.id or "", name=call.function.name, arguments=_arguments(call.function.arguments))
+        ToolCall(id=call.id or "", name=call.function.name, arguments=written_arguments(call.function.arguments))
         for call in message.tool_calls or ()
     )
-    return AssistantMessage(content=_text(message.content) or _refusal(message), tool_calls=calls)
+    content = _text(message.content) or _refusal(message)
+    return AssistantMessage(content=content, tool_calls=calls, native=_native(message, content, origin))
+
+
+def _native(message: _Message, content: str, origin: str) -> NativeTurn | None:
+    """What the answer has beside text and calls; None where that is nothing."""
+    extra = cast("dict[str, JsonValue]", message.model_extra or {})
+    fields: dict[str, JsonValue] = {
+        name: value
+        for name, value in extra.items()
+        if value not in (None, "", [], {}) or (name == "reasoning_content" and value == "")
+    }
+    said = _parts(message.content) if isinstance(message.content, list) else ()
+    if not said and content:
+        said = (NativeBlock(kind="text", chars=len(content)),)
+    elif sum(block.chars for block in said) != len(content):  # a refusal in a part
+        said = (*said, NativeBlock(kind="own", chars=len(content), value={"type": "refusal", "refusal": content}))
+    called = tuple(NativeBlock(kind="call", value=_beside(call)) for call in message.tool_calls or ())
+    blocks = (*said, *called)
+    if not any(block.value for block in blocks):
+        blocks = ()
+    return NativeTurn(origin=origin, fields=fields, blocks=blocks) if fields or blocks else None
+
+
+def _parts(parts: list[JsonValue]) -> tuple[NativeBlock, ...]:
+    blocks: list[NativeBlock] = []
+    for part in parts:
+        if text := _part(part, "text"):
+            own = {name: value for name, value in part.items() if name != "text"} if isinstance(part, dict) else {}
+            blocks.append(NativeBlock(kind="text", chars=len(text), value=own or {"type": "text"}))
+        elif isinstance(part, dict) and part.get("type") not in ("text", "refusal"):
+            blocks.append(NativeBlock(kind="own", value=part))
+    return tuple(blocks)
+
+
+def _beside(call: _Call) -> dict[str, JsonValue]:
+    extra = cast("dict[str, JsonValue]", call.model_extra or {})
+    return {name: value for name, value in extra.items() if name not in ("type", "index") and value is not None}
 
 
 def _text(content: str | list[JsonValue] | None) -> str:
@@ -129,29 +187,17 @@ def _refusal(message: _Message) -> str:
     return "".join(_part(part, "refusal") for part in parts)
 
 
-def _arguments(value: JsonValue) -> str:
-    if isinstance(value, str):
-        return value if value.strip() else "{}"
-    return "{}" if value is None else json.dumps(value, ensure_ascii=False)
-
-
 def _usage(value: JsonValue) -> Usage:
-    cached = _count(value, "prompt_tokens_details", "cached_tokens") or _count(value, "prompt_cache_hit_tokens")
+    cached = count(value, "prompt_tokens_details", "cached_tokens") or count(value, "prompt_cache_hit_tokens")
     return Usage(
         model_calls=1,
-        input_tokens=_count(value, "prompt_tokens"),
+        input_tokens=count(value, "prompt_tokens"),
         cached_input_tokens=cached,
-        output_tokens=_count(value, "completion_tokens"),
+        output_tokens=count(value, "completion_tokens"),
     )
 
 
-def _count(value: JsonValue, *path: str) -> int:
-    for name in path:
-        value = value.get(name) if isinstance(value, dict) else None
-    return max(0, value) if isinstance(value, int) else 0
-
-
-def _stated(provider: str, value: JsonValue, redact: Redact) -> ProviderError:
+def stated(provider: str, value: JsonValue, redact: Redact) -> ProviderError:
     """The error in an answer of status 200. Its code is a status where the server is a gateway (OpenRouter)."""
     message, codes = said(value)
     status = next((int(code) for code in codes if re.fullmatch("[45][0-9]{2}", code)), 200)

@@ -94,8 +94,10 @@ def test_every_kind_of_event_has_its_own_name() -> None:
     assert sorted(made) == [
         "agent.drift",
         "approval.requested",
+        "arguments.delta",
         "checkpoint.saved",
         "event",
+        "reasoning.delta",
         "run.done",
         "run.start",
         "step.start",

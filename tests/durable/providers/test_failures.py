@@ -1,5 +1,6 @@
 """What an error says, and what it never says."""
 
+import json
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -7,8 +8,15 @@ from typing import Any
 import httpx
 import pytest
 
-from durable.errors import ProviderError, ProviderRequestError, ProviderResponseError, ProviderUnavailableError
+from durable.errors import (
+    ProviderError,
+    ProviderRequestError,
+    ProviderResponseError,
+    ProviderSetupError,
+    ProviderUnavailableError,
+)
 from durable.messages import UserMessage
+from durable.plan import POISON
 from durable.ports import ModelRequest, ToolSpec
 from durable.providers._failures import redactor
 from durable.providers.openai_chat import OpenAIChat
@@ -103,20 +111,30 @@ async def test_a_transport_error_is_redacted_too(connect: Connect) -> None:
 
 
 async def test_groqs_failed_tool_use_says_what_to_do(connect: Connect) -> None:
-    """A call that the server itself refused is a request error with a way out, without the failed arguments."""
+    """A call that the server refused and nobody can read is an answer that is none, without the failed arguments; the
+    transcript is as good as before."""
     body = {"error": {"message": "validation failed", "code": "tool_use_failed", "failed_generation": "private"}}
     error = await error_of(connect(httpx.Response(400, json=body)))
-    assert isinstance(error, ProviderRequestError)
+    assert isinstance(error, ProviderResponseError)
+    assert error.code not in POISON
     assert "does not fit the tool's schema" in error.reason
     assert "private" not in str(error)
+
+
+async def test_groqs_failed_tool_use_is_the_call_that_the_model_made(connect: Connect) -> None:
+    """Where the refused call can be read, it is the turn: the executor tells the model what is wrong with it."""
+    wrote = json.dumps({"name": "look", "arguments": {"foo": 1}})
+    body = {"error": {"message": "no", "code": "tool_use_failed", "failed_generation": wrote}}
+    turn = await connect(httpx.Response(400, json=body)).generate(ASK)
+    assert [(call.id, call.name, call.arguments) for call in turn.message.tool_calls] == [("", "look", '{"foo": 1}')]
 
 
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
-        (httpx.UnsupportedProtocol("no ftp"), ProviderRequestError),
-        (httpx.LocalProtocolError("bad header"), ProviderRequestError),
-        (httpx.InvalidURL("bad url"), ProviderRequestError),
+        (httpx.UnsupportedProtocol("no ftp"), ProviderSetupError),
+        (httpx.LocalProtocolError("bad header"), ProviderSetupError),
+        (httpx.InvalidURL("bad url"), ProviderSetupError),
         (httpx.DecodingError("bad gzip"), ProviderResponseError),
     ],
     ids=lambda value: getattr(value, "__name__", type(value).__name__),
@@ -164,3 +182,55 @@ async def test_an_error_in_a_success_counts_as_its_code(connect: Connect) -> Non
         ("PROVIDER_RATE_LIMIT", "slow down"),
         ("PROVIDER_RESPONSE", "odd"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "kind"),
+    [
+        (400, {"code": "context_length_exceeded", "message": "x"}, "PROVIDER_CONTEXT_LENGTH"),
+        (400, {"message": "prompt is too long: 3333404 tokens > 200000 maximum"}, "PROVIDER_CONTEXT_LENGTH"),
+        (400, {"message": "This model's maximum context length is 8192 tokens"}, "PROVIDER_CONTEXT_LENGTH"),
+        (400, {"message": "the request exceeds the available context size"}, "PROVIDER_CONTEXT_LENGTH"),
+        (413, {"type": "request_too_large", "message": "x"}, "PROVIDER_CONTEXT_LENGTH"),
+        (400, {"code": "content_filter", "message": "x"}, "PROVIDER_REFUSED"),
+        (400, {"code": "content_policy_violation", "message": "x"}, "PROVIDER_REFUSED"),
+        (400, {"message": "messages.1: `tool_use` ids were found without `tool_result`"}, "PROVIDER_REQUEST"),
+        (400, {"message": "No tool output found for tool call", "param": None}, "PROVIDER_REQUEST"),
+        (400, {"message": "x", "param": "messages[3].content"}, "PROVIDER_REQUEST"),
+        (400, {"message": "x", "param": "input[0]"}, "PROVIDER_REQUEST"),
+        (400, {"message": "x", "param": "temperature"}, "PROVIDER_SETUP"),
+        (400, {"message": "max_tokens: must be at most 8192"}, "PROVIDER_SETUP"),
+        (400, {"message": "tools.0.name: too long"}, "PROVIDER_SETUP"),
+        (400, {"message": "The provided model identifier is invalid."}, "PROVIDER_SETUP"),
+        (400, {"message": "Your credit balance is too low to access the API."}, "PROVIDER_SETUP"),
+        (402, {"message": "no balance"}, "PROVIDER_SETUP"),
+        (404, {"message": "model not found", "code": "model_not_found"}, "PROVIDER_SETUP"),
+        (429, {"message": "x", "code": "insufficient_quota"}, "PROVIDER_SETUP"),
+        (401, {"message": "x"}, "PROVIDER_AUTHENTICATION"),
+        (403, {"message": "x"}, "PROVIDER_AUTHENTICATION"),
+        (400, {"message": "x", "type": "authentication_error"}, "PROVIDER_AUTHENTICATION"),
+        (408, {"message": "x"}, "PROVIDER_TIMEOUT"),
+        (504, {"message": "x"}, "PROVIDER_TIMEOUT"),
+        (529, {"message": "x", "type": "overloaded_error"}, "PROVIDER_OVERLOADED"),
+        (503, {"message": "x", "type": "slow_down"}, "PROVIDER_OVERLOADED"),
+        (500, {"message": "x"}, "PROVIDER_UNAVAILABLE"),
+        (429, {"message": "x"}, "PROVIDER_RATE_LIMIT"),
+    ],
+    ids=str,
+)
+async def test_what_a_provider_says_decides_the_kind(
+    connect: Connect, status: int, error: dict[str, Any], kind: str
+) -> None:
+    """Status, code, parameter and words give the kind; only what the same transcript meets again cuts a turn."""
+    found = await error_of(connect(httpx.Response(status, json={"error": error}), http={"attempts": 1}))
+    assert found.code == kind
+    again = kind in ("PROVIDER_CONTEXT_LENGTH", "PROVIDER_REFUSED", "PROVIDER_REQUEST")
+    assert (found.code in POISON, bool(found.hint)) == (again, True)
+    assert not (found.retryable and again)
+
+
+async def test_half_a_surrogate_pair_in_an_error_can_be_kept(connect: Connect) -> None:
+    """What a provider says is kept with the run, so it must be text that can be stored."""
+    body = b'{"error": {"message": "bad \\ud83d thing"}}'
+    error = await error_of(connect(httpx.Response(400, content=body)))
+    assert error.reason.encode() == "bad \ufffd thing".encode()

@@ -18,13 +18,14 @@ from durable.errors import (
     ProviderRateLimitError,
     ProviderRequestError,
     ProviderResponseError,
+    ProviderSetupError,
     ProviderUnavailableError,
 )
 from durable.messages import UserMessage
 from durable.ports import ModelRequest
 from durable.providers import HttpSettings
 from durable.providers._failures import Failure, retry_after
-from durable.providers._http import pause_before_retry
+from durable.providers._retries import pause_before_retry
 from durable.providers.openai_chat import OpenAIChat
 
 pytestmark = pytest.mark.anyio
@@ -80,7 +81,7 @@ async def test_a_broken_connection_is_tried_again(connect: Connect, server: Any,
         (400, ProviderRequestError),
         (401, ProviderAuthenticationError),
         (403, ProviderAuthenticationError),
-        (404, ProviderRequestError),
+        (404, ProviderSetupError),
         (422, ProviderRequestError),
         (301, ProviderResponseError),
         (600, ProviderResponseError),
@@ -118,7 +119,7 @@ async def test_x_should_retry_overrules_the_status(connect: Connect, server: Any
 async def test_an_empty_account_is_not_worth_a_retry(connect: Connect, server: Any) -> None:
     """`insufficient_quota` comes as a 429 and does not pass."""
     answer = httpx.Response(429, json={"error": {"message": "You exceeded …", "code": "insufficient_quota"}})
-    with pytest.raises(ProviderRateLimitError, match="You exceeded"):
+    with pytest.raises(ProviderSetupError, match="You exceeded"):
         await connect(answer).generate(ask())
     assert len(server.requests) == 1
 

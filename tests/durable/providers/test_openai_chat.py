@@ -172,4 +172,4 @@ def test_options_are_more_fields_of_the_body() -> None:
 def test_the_name_has_the_protocol_and_the_repr_has_no_key() -> None:
     """`openai:<model>` is what a fingerprint compares."""
     model = OpenAIChat("llama3:8b", api_key="very-secret")
-    assert (model.name, repr(model)) == ("openai:llama3:8b", "<OpenAIChat 'llama3:8b'>")
+    assert (model.name, repr(model)) == ("openai:llama3:8b", "<OpenAIChat 'openai:llama3:8b'>")

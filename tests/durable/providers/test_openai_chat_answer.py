@@ -42,7 +42,8 @@ def answer(connect: Callable[..., OpenAIChat], said: Callable[..., httpx.Respons
 )
 async def test_content_in_all_its_forms(answer: Ask, message: object, text: str) -> None:
     """Text, null, nothing and lists of parts are read; what is not text is left out."""
-    assert (await answer(message)).message == AssistantMessage(content=text)
+    found = (await answer(message)).message
+    assert found.model_copy(update={"native": None}) == AssistantMessage(content=text)
 
 
 @pytest.mark.parametrize(
