@@ -207,7 +207,8 @@ class Lease:
 class Leases(Protocol):
     """One small record per session, next to its log. It orders the holders; the log alone keeps the data safe.
 
-    `acquire` gives None while another owner's lease is live (the owner itself takes it over with a higher fence).
+    `acquire` gives None while another owner's lease is live (the owner itself takes it over with a higher fence). With
+    a `revision` below 0 it is no attempt to get further, and the count starts over.
     `look` gives the record whoever holds it. `note_execution` and `request_abort` change only their own field.
     `release` ends the lease if its fence is still the newest, and keeps the record.
     """

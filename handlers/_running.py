@@ -17,7 +17,7 @@ from durable.approval_stream import Approval
 from durable.errors import DurableError, LeaseLostError, SessionBusyError, StaleCheckpointError
 from durable.messages import Message
 from durable.outcome import RunResult
-from durable.ports import Lease
+from durable.ports import Head, Lease
 from durable.records import AcceptedRequest, Checkpoint, FinishReason, Status
 from durable.transitions import aborted
 from handlers._guard import Guard
@@ -178,19 +178,30 @@ def run(app: App, work: Awaitable[RunResult], guard: Guard) -> RunResult:
     try:
         result = asyncio.run(guard.run(work))
         if result.checkpoint.status is Status.FINISHED:
-            not_due(app, guard.session_id, guard.run_id)
+            _over(app, guard)
             result = _maintained(app, result, guard.lease)
         elif result.finish_reason is FinishReason.ABORTED:
-            not_due(app, guard.session_id, guard.run_id)
+            _over(app, guard)
         return result
     except (StaleCheckpointError, LeaseLostError):
         raise  # another writer has the session and its marks
     except DurableError as error:
         if not error.retryable:
-            not_due(app, guard.session_id, guard.run_id)
+            _over(app, guard)
         raise
     finally:
         app.store.leases.release(guard.lease)
+
+
+def _over(app: App, guard: Guard) -> None:
+    """Take the run off recovery's list. The mark is the one that this invocation set, so nothing is read for it.
+
+    Where somebody has set another one since, recovery looks at the session once and takes it off.
+    """
+    due_at, now = guard.lease.until + AFTER_THE_END, app.agent.clock()
+    kind, _, identity = guard.lease.stream.partition("/")
+    mark = Head(kind=kind, id=identity, status="", due_at=due_at, due_run=guard.run_id, updated_at=now)
+    app.store.log.settle(mark)
 
 
 def _maintained(app: App, result: RunResult, lease: Lease) -> RunResult:

@@ -52,9 +52,11 @@ class DynamoDBLeases:
         again = update(
             put=put, add={**one, "attempt": number(1)}, condition=f"{free} AND {ANOTHER_ATTEMPT}", values=now
         )
+        plain = update(put={**put, "attempt": number(1)}, add=one, condition=free, values=now)
         # 1. Ordinarily the session has moved: one request. 2. It has not: the second. 3. Held by another: neither.
         # The record may change between the two, from one case to the other, so the first is asked once more.
-        for arguments in (first, again, first):
+        # Who does not count needs no case.
+        for arguments in (first, again, first) if revision >= 0 else (plain,):
             try:
                 return lease_of(self._update(stream, arguments), stream)
             except ConditionFailedError as refused:

@@ -16,7 +16,7 @@ def acquired(old: Lease, owner: str, *, until: datetime, revision: int, now: dat
     """Give the record after an `acquire`, or None while another owner's lease is live."""
     if old.owner not in (None, owner) and old.until > now:
         return None
-    attempt = old.attempt + 1 if old.attempt and old.revision == revision else 1
+    attempt = old.attempt + 1 if old.attempt and old.revision == revision >= 0 else 1
     return replace(old, owner=owner, until=until, fence=old.fence + 1, attempt=attempt, revision=revision)
 
 

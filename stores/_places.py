@@ -2,13 +2,16 @@
 
 from collections import OrderedDict
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from threading import Lock
 from typing import Final
 
 from stores._streams import LONG_AGO
 
 _KEPT: Final = 10_000
+
+ABSENT_FOR: Final = timedelta(minutes=1)
+"""How long it is remembered that a stream has no entry: much shorter than a revision that was removed stays taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class Places:
 
     def __init__(self) -> None:
         self._places: OrderedDict[str, Place] = OrderedDict()
+        self._absent: OrderedDict[str, datetime] = OrderedDict()
         self._lock = Lock()
 
     def put(self, stream: str, place: Place) -> None:
@@ -49,3 +53,17 @@ class Places:
         with self._lock:
             place = self._places.get(stream)
         return place if place is not None and place.revision == revision else None
+
+    def put_absent(self, stream: str, now: datetime) -> None:
+        """Remember that the stream had no entry at all, not even one that ended it."""
+        with self._lock:
+            self._absent[stream] = now
+            self._absent.move_to_end(stream)
+            if len(self._absent) > _KEPT:
+                self._absent.popitem(last=False)
+
+    def take_absent(self, stream: str, now: datetime) -> bool:
+        """Whether it was found so a moment ago. That is said once: who then finds revision 0 taken has to read."""
+        with self._lock:
+            found = self._absent.pop(stream, None)
+        return found is not None and found <= now < found + ABSENT_FOR

@@ -73,7 +73,10 @@ class LogCheckpoints:
         def read() -> tuple[Absent | Found, Head | None] | Behind:
             head, now = self._log.head(stream), self._clock()
             base = head.base if head is not None and is_fresh(head, now) else 0
-            outcome = examine(list(self._log.read(stream, after=base - 1)), head, now)
+            entries = list(self._log.read(stream, after=base - 1))
+            if not entries and base == 0:
+                self._places.put_absent(stream, now)
+            outcome = examine(entries, head, now)
             return outcome if isinstance(outcome, Behind) else (outcome, head)
 
         outcome, head = read_twice(stream, read)
@@ -194,9 +197,9 @@ class LogCheckpoints:
 
     def _free_place(self, stream: str, now: datetime) -> Place:
         """Give the place that a new session starts after; a live one is `StaleCheckpointError`."""
-        last = newest(self._log, stream)
-        if last is None:
-            return Place(-1, 0, None)
+        nothing = Place(-1, 0, None)
+        if self._places.take_absent(stream, now) or (last := newest(self._log, stream)) is None:
+            return nothing
         if last.kind not in ("tombstone", "cleared") and is_fresh(last, now):
             raise StaleCheckpointError(stream.removeprefix(f"{KIND}/"), last.revision)
         listed_from = last.revision + 1 if last.kind == "tombstone" else 0

@@ -80,6 +80,15 @@ def test_attempts_count_acquires_that_find_no_progress(backend: Backend) -> None
     assert attempts == [1, 2, 3, 1, 1, 2, 1, 1, 2]
 
 
+def test_an_acquire_without_a_revision_does_not_count(backend: Backend) -> None:
+    """Whoever makes no attempt to get further says -1: it is attempt 1 however often, and the count starts over."""
+    attempts: list[int] = []
+    for revision in (3, 3, -1, -1, 3, 3):
+        attempts.append(acquired(backend, revision=revision).attempt)
+        backend.clock.forward(MINUTE)
+    assert attempts == [1, 2, 1, 1, 1, 2]
+
+
 def test_notes_change_only_their_own_field(backend: Backend) -> None:
     """The execution and the abort flag are set beside a lease that is live, and survive acquire and release."""
     lease = acquired(backend)

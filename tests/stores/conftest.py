@@ -7,6 +7,9 @@ import pytest
 
 from stores.contract.backend import Backend, MovedClock
 from tests.contracts.backends import SERVERS, TABLE_NAME, client_or_skip, dynamodb_backend
+from tests.handlers.conftest import cloud
+
+__all__ = ["cloud"]
 
 
 class Recorder:

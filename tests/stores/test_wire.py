@@ -7,19 +7,23 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import botocore.endpoint
 import httpx
 import pytest
 
-from durable import Agent, ToolContext, tool
+from durable import Agent, DurableError, ToolContext, tool
 from durable.providers.scripted import Scripted
-from stores.contract import Backend
+from stores.contract import TTL, Backend
 from stores.dynamodb import dynamodb_store, make_client
 from tests.contracts.backends import TABLE_NAME
+from tests.handlers.conftest import Deployment
+from tests.support.events import Answered
 
 STEPS = 12
 LARGE = "large " * 100_000
@@ -49,6 +53,13 @@ KINDS = (
 )
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client waits between its attempts as ever, in fiftieths of a second."""
+    quick = SimpleNamespace(sleep=lambda seconds: time.sleep(seconds / 50))
+    monkeypatch.setattr(botocore.endpoint, "time", quick)
+
+
 @contextmanager
 def bad_network(upstream: str, folder: Path) -> Iterator[str]:
     """Put the proxy in front of a server and give its address."""
@@ -66,6 +77,18 @@ def bad_network(upstream: str, folder: Path) -> Iterator[str]:
             yield address
         finally:
             proxy.kill()
+
+
+def through(address: str) -> Any:
+    """Give a client that goes through the proxy, patient with it but not for long."""
+    return make_client(
+        attempts=12,
+        read_timeout=1.0,
+        endpoint_url=address,
+        region_name="us-east-1",
+        aws_access_key_id="local",
+        aws_secret_access_key="local",
+    )
 
 
 def wait_for(address: str, proxy: subprocess.Popen[bytes], folder: Path) -> None:
@@ -110,15 +133,7 @@ def test_a_run_over_a_bad_network_loses_nothing(client: Any, backend: Backend, t
     Every tool has run once, every save is one entry, and what is loaded over a good network is the whole run.
     """
     with bad_network(client.meta.endpoint_url, tmp_path) as address:
-        through = make_client(
-            attempts=12,
-            read_timeout=1.0,
-            endpoint_url=address,
-            region_name="us-east-1",
-            aws_access_key_id="local",
-            aws_secret_access_key="local",
-        )
-        store = dynamodb_store(table=TABLE_NAME, client=through, prefix=backend.prefix)
+        store = dynamodb_store(table=TABLE_NAME, client=through(address), prefix=backend.prefix)
         happened = Counter[str]()
         for number in range(RUNS):
             run_whole(store, f"s{number}")
@@ -148,3 +163,104 @@ def run_whole(store: Any, session_id: str) -> None:
     assert (result.text, result.finish_reason) == ("Done.", "stop")
     assert len(world.done) == 2 * STEPS
     assert set(world.done.values()) == {1}
+
+
+class Client:
+    """Whoever uses the deployment: sends again what failed for now, as every client and the state machine do."""
+
+    def __init__(self, cloud: Deployment) -> None:
+        self.cloud = cloud
+        self.failures = 0
+
+    def post(self, path: str, body: Any, *, key: str = "k") -> Answered:
+        for _ in range(20):
+            answered = self.cloud.request("POST", path, body=body, headers={"Idempotency-Key": key})
+            if answered.status not in (409, 503) or not answered.json["retryable"]:
+                return answered
+            self.failures += 1
+            self.cloud.clock.advance(seconds=30)  # what `Retry-After` says at most
+        raise AssertionError(f"it fails for ever: {answered}")
+
+    def step(self, act: Callable[[], Any]) -> Any:
+        for _ in range(20):
+            try:
+                done = act()
+            except DurableError as error:
+                if not error.retryable:
+                    raise
+                done = {"outcome": "busy"}
+            if done.get("outcome") != "busy":
+                return done
+            self.failures += 1
+            self.cloud.clock.advance(seconds=901)
+        raise AssertionError("it fails for ever")
+
+
+SHELVES = 6
+LOOKS = [("look", {"what": f"shelf {n}"}) for n in range(SHELVES)]
+
+
+@pytest.mark.parametrize("server", [pytest.param("dynamodb-local", marks=pytest.mark.dynamodb_local)], indirect=True)
+def test_a_deployment_over_a_bad_network_loses_nothing(
+    client: Any, backend: Backend, cloud: Deployment, tmp_path: Path
+) -> None:
+    """Accepted, run, paused, asked, decided and finished by the handlers, with every fault between them and the table.
+
+    Each model turn is asked for once, the payment is made once, and the transcript is whole.
+    """
+    with bad_network(client.meta.endpoint_url, tmp_path) as address:
+        happened = Counter[str]()
+        cloud.store = dynamodb_store(
+            table=TABLE_NAME, client=through(address), prefix=backend.prefix, ttl=TTL, clock=cloud.clock
+        )
+        cloud.script = [*LOOKS, ("pay", {"amount": 5}), "Paid."]
+        cloud.cold_start()
+        user, number = Client(cloud), 0
+        for number in range(RUNS):
+            carry_out(user, f"s{number}")
+            happened = fired(address)
+            if all(any(kind in action for action in happened) for kind in KINDS):
+                break
+    print(f"\n{number + 1} runs, {user.failures} things sent again, faults: {dict(happened)}")
+    assert all(any(kind in action for action in happened) for kind in KINDS)
+    assert cloud.paid == [5] * (number + 1)
+    assert cloud.asked == (number + 1) * (SHELVES + 2)
+    near = dynamodb_store(table=TABLE_NAME, client=client, prefix=backend.prefix)
+    for session in range(number + 1):
+        loaded = near.checkpoints.load(f"s{session}")
+        assert loaded is not None
+        results = [message.content for message in loaded.messages if message.role == "tool"]
+        assert results[:-1] == [f"SHELF {n}" for n in range(SHELVES)]
+        assert (loaded.status, loaded.messages[-1].content) == ("finished", "Paid.")
+        revisions = [entry.revision for entry in backend.log.read(f"session/s{session}")]
+        assert revisions == list(range(loaded.revision + 1))
+
+
+def carry_out(user: Client, session: str) -> None:
+    """One run from its first message over an approval to its end."""
+    cloud = user.cloud
+    accepted = user.post(f"/sessions/{session}/runs", {"input": "pay"})
+    assert accepted.status == 202, accepted
+    while accepted.json["status"] == "in-progress":  # handed over: the state machine goes on
+        user.step(lambda: cloud.slice(session))
+        accepted = user.post(f"/sessions/{session}/runs", {"input": "pay"})
+    approval_id = accepted.json["approval_id"]
+    user.step(lambda: cloud.ask(approval_id, f"token of {session}", session))
+    decided = user.post(f"/approvals/{approval_id}/decision", {"approved": True})
+    assert (decided.status, decided.json["status"]) == (200, "approved"), decided
+    assert user.step(lambda: cloud.slice(session))["outcome"] == "finished"
+
+
+@pytest.mark.parametrize("server", [pytest.param("dynamodb-local", marks=pytest.mark.dynamodb_local)], indirect=True)
+def test_a_deployment_adds_eight_requests_at_most(client: Any, backend: Backend, cloud: Deployment) -> None:
+    """Lease, head and the accepting save take at most eight requests more than `execute` does, whichever turn it is."""
+    cloud.store = dynamodb_store(table=TABLE_NAME, client=client, prefix=backend.prefix, ttl=TTL, clock=cloud.clock)
+    cloud.script = lambda request: "Hello."
+    cloud.cold_start()
+    alone = dynamodb_store(table=TABLE_NAME, client=client, prefix=f"{backend.prefix}alone/", ttl=TTL)
+    agent = Agent(provider=Scripted(lambda request: "Hello."), store=alone)
+    for _ in range(3):
+        run = asyncio.run(agent.send("hi", session_id="s")).consumed.requests
+        answered = cloud.send("hi")
+        assert answered.status == 200
+        assert int(answered.headers["X-Consumed-Requests"]) <= run + 8
