@@ -28,14 +28,23 @@ run: $(DEV) $(CLOUD) ## Deploy to a cloud on this machine, watch a run survive a
 serve: $(DEV) $(CLOUD) ## Deploy to a cloud on this machine and leave it up until Ctrl-C
 	@$(BIN)/python -m infra.local.serve
 
+# The tests that start a cloud share it, one after the other; the others have nothing in common.
+CLOUDS = e2e or local_cloud or dynamodb_local
+PARALLEL = --numprocesses auto --dist worksteal
+
 .PHONY: test
 test: $(DEV) $(CLOUD) ## Run all tests (under 10 minutes)
 	@$(BIN)/python -m infra.local.dynamodb_local install
+ifeq ($(ARGS),)
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not ($(CLOUDS))"
+	@$(BIN)/python -m pytest -m "$(CLOUDS)"
+else
 	@$(BIN)/python -m pytest $(ARGS)
+endif
 
 .PHONY: test-unit
-test-unit: $(DEV) ## Run the tests that need no local cloud (seconds); ARGS="-k name" chooses
-	@$(BIN)/python -m pytest -m "not e2e and not local_cloud and not dynamodb_local" $(ARGS)
+test-unit: $(DEV) ## Run the tests that need no local cloud, the long searches in short; ARGS="-k name" chooses
+	@DURABLE_TESTS=quick $(BIN)/python -m pytest $(PARALLEL) -m "not ($(CLOUDS))" $(ARGS)
 
 .PHONY: lint
 lint: $(DEV) ## Check style, types, the template and the state machine

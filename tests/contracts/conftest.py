@@ -9,7 +9,6 @@ import pytest
 
 from stores.contract import Backend, MovedClock
 from stores.contract.plugin import clock, pytest_runtest_makereport, store
-from stores.contract.plugin import pytest_terminal_summary as contract_summary
 from tests.contracts.backends import (
     SERVERS,
     TABLE_NAME,
@@ -62,5 +61,4 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    contract_summary(terminalreporter)
     SERVERS.report(terminalreporter)

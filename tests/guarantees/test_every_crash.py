@@ -33,13 +33,14 @@ from durable import (
 )
 from durable.admission import admitted, as_messages, redelivered
 from durable.executor import run_to_pause
+from tests.support.effort import effort
 from tests.support.plans import GATED, RECOVERY, Plan, random_plan
 from tests.support.runs import Crash
 from tests.support.worlds import SESSION, Build, Interruption, Process, World, show
 
-CONVERSATIONS = 210
+CONVERSATIONS = effort(210)
 CHUNKS = 10
-AT_LEAST = 5_000
+AT_LEAST = effort(5_000)
 """Schedules, that is pairs of a conversation and a point at which it crashes."""
 
 SEVERAL = 3

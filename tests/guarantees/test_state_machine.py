@@ -52,6 +52,7 @@ from durable import (
 from durable.admission import admitted, as_messages, recorded_answer, redelivered
 from durable.executor import run_to_pause
 from durable.plan import is_poisoned, run_input
+from tests.support.effort import effort
 from tests.support.plans import FREE, GATED, RECOVERY, Plan, PlannedCall
 from tests.support.runs import Crash
 from tests.support.worlds import SESSION, Act, Build, Interruption, Process, World, check_save
@@ -399,7 +400,7 @@ async def to_an_end(process: Process) -> None:
 
 
 Session.TestCase.settings = settings(
-    max_examples=120,
+    max_examples=effort(120),
     stateful_step_count=20,
     deadline=None,
     derandomize=True,

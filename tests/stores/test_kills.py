@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.stores.saver import open_store
+from tests.support.effort import effort
 
 ROOT = Path(__file__).parents[2]
-ROUNDS = 200
+ROUNDS = effort(200)
 A_SAVE = 0.004
 """About how long a save takes: the kill falls somewhere in the one after."""
 
