@@ -6,7 +6,7 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Json, JsonValue, ValidationError
 
 from durable.errors import ConfigurationError
 
@@ -14,6 +14,9 @@ from durable.errors import ConfigurationError
 class Settings(BaseModel):
     """How this deployment is set up; each field is an environment variable that `template.yaml` sets.
 
+    `fallback_models` are model strings with commas between them. A key comes from Secrets Manager (`api_key_secret`) or
+    from Parameter Store (`api_key_parameter`), by the name there; on a machine of one's own, from its variable.
+    `model_options` is a JSON object of more fields for each request to the first model.
     `state_machine_arn` and `topic_arn` are empty in functions that need neither. Times are in seconds, `ttl_days` is
     how long a session lives after its newest save (0: for ever). `list_finished`: whether finished sessions are listed.
     """
@@ -24,8 +27,14 @@ class Settings(BaseModel):
     table_prefix: str = ""
     agent_module: str = "agent"
     model: str = ""
+    fallback_models: str = ""
+    model_options: Json[dict[str, JsonValue]] = Field(default_factory=dict[str, JsonValue])
     openai_base_url: str = ""
     openai_api_key: str = Field(default="", repr=False)
+    anthropic_base_url: str = ""
+    anthropic_api_key: str = Field(default="", repr=False)
+    api_key_secret: str = ""
+    api_key_parameter: str = ""
     state_machine_arn: str = ""
     topic_arn: str = ""
     public_url: str = ""
@@ -33,6 +42,12 @@ class Settings(BaseModel):
     list_finished: bool = True
     min_model_seconds: float = Field(default=15.0, gt=0)
     log_level: str = "INFO"
+
+    @property
+    def models(self) -> list[str]:
+        """The model strings, the first one's fallbacks behind it."""
+        named = [self.model, *self.fallback_models.split(",")]
+        return [model.strip() for model in named if model.strip()]
 
     @property
     def ttl(self) -> timedelta | None:

@@ -10,7 +10,8 @@ from botocore.config import Config
 
 from durable.agent import Agent
 from durable.errors import ConfigurationError
-from durable.providers import provider_from
+from durable.providers import provider_from, with_fallback
+from handlers._keys import Keys
 from handlers._settings import Settings, settings
 from stores.dynamodb import dynamodb_store, make_client
 
@@ -57,10 +58,16 @@ def app() -> App:
         list_finished=made.list_finished,
     )
 
-    def make_provider(model: str) -> "Provider":
-        return provider_from(model, api_key=made.openai_api_key or None, base_url=made.openai_base_url or None)
+    keys = Keys(made)
 
-    provider = make_provider(made.model) if made.model else None
+    def make_provider(model: str) -> "Provider":
+        protocol = model.partition(":")[0]
+        urls = {"openai": made.openai_base_url, "openai-responses": made.openai_base_url}
+        url = {**urls, "anthropic": made.anthropic_base_url}.get(protocol)
+        options = made.model_options if model == made.model else None
+        return provider_from(model, api_key=keys.key_for(protocol), base_url=url or None, options=options)
+
+    provider = with_fallback([make_provider(model) for model in made.models]) if made.model else None
     return App(made, _agent(made).bind(provider=provider, make_provider=make_provider, store=store), store)
 
 

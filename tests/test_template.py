@@ -57,7 +57,8 @@ def test_each_module_of_handlers_is_a_function() -> None:
 
 
 ALWAYS = {"table_name", "ttl_days", "list_finished", "log_level"}
-RUNS_THE_AGENT = {"model", "openai_base_url", "openai_api_key", "min_model_seconds"}
+MODEL = {"model", "fallback_models", "model_options", "openai_base_url", "anthropic_base_url"}
+RUNS_THE_AGENT = MODEL | {"api_key_secret", "api_key_parameter", "min_model_seconds"}
 NEEDS = {
     "runs": RUNS_THE_AGENT | {"state_machine_arn"},
     "sessions": set[str](),
@@ -65,8 +66,8 @@ NEEDS = {
     "steps": RUNS_THE_AGENT | {"topic_arn", "public_url"},
     "recover": {"state_machine_arn"},
 }
-LEFT_AS_THEY_ARE = {"table_prefix", "agent_module"}
-"""Settings with a default that no parameter of the template changes."""
+LEFT_AS_THEY_ARE = {"table_prefix", "agent_module", "openai_api_key", "anthropic_api_key"}
+"""Settings with a default that no parameter of the template changes; a key is never a variable of a function."""
 
 
 def test_each_function_is_told_what_it_needs() -> None:
@@ -87,11 +88,15 @@ def test_a_request_answers_before_the_gateway_gives_up() -> None:
         assert FUNCTIONS[name]["Timeout"] in (29, {"Ref": "RequestSeconds"})
 
 
-def test_a_secret_is_not_echoed() -> None:
-    """The provider's key is a parameter that CloudFormation does not show, and no parameter has a secret as default."""
-    parameters = TEMPLATE["Parameters"]
-    assert parameters["OpenAIApiKey"]["NoEcho"] is True
-    assert parameters["OpenAIApiKey"]["Default"] == ""
+def test_no_key_is_in_the_template() -> None:
+    """A key is named by the place that holds it: no parameter takes one, and no variable of a function is one."""
+    places = ("ApiKeySecret", "ApiKeyParameter")
+    assert not [name for name in TEMPLATE["Parameters"] if "Key" in name and name not in places]
+    for name in places:
+        assert TEMPLATE["Parameters"][name]["Default"] == ""
+    for function in FUNCTIONS.values():
+        variables = function.get("Environment", {}).get("Variables", {})
+        assert not [name for name in variables if name.endswith(("_KEY", "_TOKEN", "_PASSWORD"))]
 
 
 # --- the table -------------------------------------------------------------------------------------------------------
@@ -215,6 +220,94 @@ def test_a_permission_is_for_our_own_resources() -> None:
     assert [(s["Action"], s["Resource"]) for s in machine] == [
         ("lambda:InvokeFunction", {"Fn::GetAtt": "StepsFunction.Arn"})
     ]
+
+
+MODEL_CALLS = {
+    "ApiKeySecretPolicy": ("HasApiKeySecret", {"secretsmanager:GetSecretValue"}),
+    "ApiKeyParameterPolicy": ("HasApiKeyParameter", {"ssm:GetParameter"}),
+    "BedrockPolicy": ("HasBedrockModel", {"bedrock:InvokeModel", "bedrock:InvokeModelWithResponseStream"}),
+}
+"""What the model needs: under which condition, and the actions behind `get_secret`, `get_parameter`, `converse` and
+`converse_stream`."""
+
+
+@pytest.mark.parametrize("name", MODEL_CALLS)
+def test_the_model_is_allowed_only_what_is_configured(name: str) -> None:
+    """The two functions that run the agent, and nobody else, may use the configured secret or model, and only if there
+    is one."""
+    condition, actions = MODEL_CALLS[name]
+    policy = RESOURCES[name]
+    assert (policy["Type"], policy["Condition"]) == ("AWS::IAM::Policy", condition)
+    assert policy["Properties"]["Roles"] == [{"Ref": "RunsFunctionRole"}, {"Ref": "StepsFunctionRole"}]
+    given = policy["Properties"]["PolicyDocument"]["Statement"]
+    assert {action for statement in given for action in as_list(statement["Action"])} == actions
+    for statement in given:
+        assert statement["Effect"] == "Allow"
+        assert "*" not in as_list(statement["Resource"])
+        if "*" in str(statement["Resource"]):  # the models behind an inference profile, for that profile alone
+            assert set(statement["Condition"]["StringEquals"]) == {"bedrock:InferenceProfileArn"}
+    assert {name for name, one in RESOURCES.items() if one["Type"] == "AWS::IAM::Policy"} == set(MODEL_CALLS)
+
+
+def resolved(value: Any, parameters: dict[str, str]) -> Any:
+    """The template's value as CloudFormation resolves it with these parameters. Conditions may not do more than this:
+    other functions in them are not for every CloudFormation."""
+    match value:
+        case {"Ref": name}:
+            return parameters.get(name, name)
+        case {"Fn::Equals": [one, other]}:
+            return resolved(one, parameters) == resolved(other, parameters)
+        case {"Fn::Not": [one]}:
+            return not resolved(one, parameters)
+        case {"Fn::If": [condition, yes, no]}:
+            holds = resolved(TEMPLATE["Conditions"][condition], parameters)
+            return resolved(yes if holds else no, parameters)
+        case {"Fn::Sub": str() as text}:
+            filled = re.compile(r"\$\{([\w:]+)\}")
+            return filled.sub(lambda found: parameters.get(found[1], found[1].rpartition(":")[2]), text)
+        case dict():
+            return {name: resolved(one, parameters) for name, one in value.items()}
+        case list():
+            return [resolved(one, parameters) for one in value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("parameters", "there", "resources"),
+    [
+        ({"Model": "openai:gpt"}, [], []),
+        (
+            {"BedrockModel": "us.amazon.nova-lite-v1:0"},
+            ["BedrockPolicy"],
+            [
+                "arn:Partition:bedrock:Region::foundation-model/us.amazon.nova-lite-v1:0",
+                "arn:Partition:bedrock:Region:AccountId:inference-profile/us.amazon.nova-lite-v1:0",
+                "arn:Partition:bedrock:*::foundation-model/*",
+            ],
+        ),
+        (
+            {"Model": "anthropic:claude", "ApiKeySecret": "prod/keys"},
+            ["ApiKeySecretPolicy"],
+            ["arn:Partition:secretsmanager:Region:AccountId:secret:prod/keys-??????"],
+        ),
+        (
+            {"ApiKeyParameter": "/keys/openai"},
+            ["ApiKeyParameterPolicy"],
+            ["arn:Partition:ssm:Region:AccountId:parameter/keys/openai"],
+        ),
+    ],
+)
+def test_permissions_follow_the_parameters(parameters: dict[str, str], there: list[str], resources: list[str]) -> None:
+    """With these parameters exactly these policies exist, and they name exactly these resources."""
+    known = {name: parameter.get("Default", "") for name, parameter in TEMPLATE["Parameters"].items()} | parameters
+    made = [n for n, (condition, _) in MODEL_CALLS.items() if resolved(TEMPLATE["Conditions"][condition], known)]
+    assert made == there
+    documents = [resolved(RESOURCES[name]["Properties"]["PolicyDocument"], known) for name in made]
+    given = statements(documents)
+    assert [resource for one in given for resource in as_list(one["Resource"])] == resources
+    for name in ("runs", "steps"):
+        model = resolved(FUNCTIONS[name]["Environment"]["Variables"]["MODEL"], known)
+        assert model == (f"bedrock:{known['BedrockModel']}" if known["BedrockModel"] else known["Model"])
 
 
 # --- the API ---------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from durable.providers._failures import Redact
 from durable.providers._openai_chat_answer import rescued, stated
 from durable.providers._sse import ServerEvent
 from durable.providers._text import Flow, as_dict, as_list, as_text, mended_json, read_raw
+from durable.providers._wire import written_arguments
 
 _JOINED = frozenset({"content", "reasoning", "reasoning_content", "refusal"})
 _JOINED_DETAILS = frozenset({"text", "summary", "data", "signature"})
@@ -138,14 +139,16 @@ class _Calls:
         held = call["function"]
         given = function.get("arguments")
         held |= {n: v for n, v in function.items() if n != "arguments" and v not in (None, "")}
+        piece = given
         if isinstance(given, str):
             held["arguments"] = as_text(held.get("arguments")) + given
-            if piece := self._flows.setdefault(place, Flow()).feed(given):
-                yield Delta(
-                    "arguments", piece, place, str(call["id"]) if "id" in call else None, as_text(held.get("name"))
-                )
+            piece = self._flows.setdefault(place, Flow()).feed(given)
         elif given is not None:
             held["arguments"] = given
+            piece = written_arguments(given)
+        if piece:
+            id = str(call["id"]) if "id" in call else None
+            yield Delta("arguments", piece, place, id, as_text(held.get("name")))
 
     def _place(self, delta: dict[str, Any], function: dict[str, Any]) -> int:
         """Which call a piece belongs to."""

@@ -31,10 +31,7 @@ _REASONING = frozenset({"response.reasoning_summary_text.delta", "response.reaso
 def parse(provider: str, value: JsonValue, *, redact: Redact, origin: str) -> ModelTurn:
     """Give the model's turn, or raise the `ProviderError` that the answer amounts to."""
     answer = as_dict(value)
-    if answer.get("error") or answer.get("status") == "failed":
-        message, codes = said({"error": answer.get("error") or {}})
-        status = next((_STATUS[code] for code in codes if code in _STATUS), 500)
-        raise error_for(provider, status, message or "", codes, redact=redact)
+    _check(provider, answer, redact)
     output = answer.get("output")
     if not isinstance(output, list):
         raise ProviderResponseError(provider, "this is not an answer of the protocol (output: a list)", status=200)
@@ -53,6 +50,14 @@ def parse(provider: str, value: JsonValue, *, redact: Redact, origin: str) -> Mo
             reason = FinishReason.LENGTH
     model = as_text(answer.get("model")) or None
     return ModelTurn(message=turn.message(origin), usage=_usage(answer.get("usage")), finish_reason=reason, model=model)
+
+
+def _check(provider: str, answer: dict[str, Any], redact: Redact) -> None:
+    """Raise what a failed response amounts to."""
+    if answer.get("error") or answer.get("status") == "failed":
+        message, codes = said({"error": answer.get("error") or {}})
+        status = next((_STATUS[code] for code in codes if code in _STATUS), 500)
+        raise error_for(provider, status, message or "", codes, redact=redact)
 
 
 class _Turn:
@@ -165,6 +170,7 @@ class ResponsesStream:
 
     def _end(self, data: dict[str, Any]) -> None:
         response = as_dict(data.get("response"))
+        _check(self._provider, response, self._redact)
         if not response.get("output") and self._items:
             response["output"] = self._items
         try:

@@ -1,7 +1,8 @@
 """`make serve`: the project, deployed to a cloud on this machine that stays up until Ctrl-C.
 
-With OPENAI_API_KEY set, the agent talks to that model (MODEL names another; OPENAI_BASE_URL another server). Without,
-it talks to the one conversation of the tour. Whatever is sent to the approvers is printed.
+With OPENAI_API_KEY or ANTHROPIC_API_KEY set, the agent talks to that model (MODEL names another; OPENAI_BASE_URL a
+server): the keys become a secret of the local cloud. Without, it talks to the one conversation of the tour. Whatever is
+sent to the approvers is printed.
 """
 
 from __future__ import annotations
@@ -15,25 +16,28 @@ from typing import NoReturn
 
 from infra.local.cloud import ADMIN, Deployment, LocalCloud, LocalCloudError
 from infra.local.inbox import LINK, Inbox
-from infra.local.tour import QUESTION, conversation, deployed, explain, step
+from infra.local.tour import MODEL_KEYS, QUESTION, conversation, deployed, explain, step
+
+MODELS = {"openai": "openai:gpt-4.1-mini", "anthropic": "anthropic:claude-sonnet-4-5"}
+"""Whose keys are looked for, and the model of each unless MODEL says another."""
 
 
 def serve() -> None:
-    key = os.environ.get("OPENAI_API_KEY")
-    if key:
-        name = os.environ.get("MODEL", "openai:gpt-4.1-mini")
-        parameters = {"Model": name, "OpenAIApiKey": key, "OpenAIBaseUrl": os.environ.get("OPENAI_BASE_URL", "")}
-        stay_up(parameters, f"The model is {name}, with the key in OPENAI_API_KEY.")
+    keys = {name: os.environ.get(f"{name.upper()}_API_KEY", "") for name in MODELS}
+    if any(keys.values()):
+        name = os.environ.get("MODEL") or next(MODELS[name] for name, key in keys.items() if key)
+        parameters = {"Model": name, "OpenAIBaseUrl": os.environ.get("OPENAI_BASE_URL", "")}
+        stay_up(parameters, f"The model is {name}, with the key of your shell.", keys)
         return
     model, about = conversation()
     with model:
-        parameters = {"Model": "openai:any", "OpenAIApiKey": "not-needed-here", "OpenAIBaseUrl": model.base_url}
+        parameters = {"Model": "openai:any", "OpenAIBaseUrl": model.base_url}
         stay_up(parameters, f"The model answers one question only, {QUESTION!r}. {about}")
 
 
-def stay_up(parameters: Mapping[str, str], about_model: str) -> NoReturn:
+def stay_up(parameters: Mapping[str, str], about_model: str, keys: Mapping[str, str] = MODEL_KEYS) -> NoReturn:
     """Deploy, say how to use it, and print what the approvers are sent; Ctrl-C ends it."""
-    with deployed(parameters) as (cloud, deployment):
+    with deployed(parameters, keys) as (cloud, deployment):
         explain(about_model)
         inbox = Inbox(cloud, deployment.outputs["ApprovalTopicArn"])
         say_how_to_use(cloud, deployment)

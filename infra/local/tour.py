@@ -29,10 +29,11 @@ from infra.local.model_server import ModelServer, calls, text
 RECORDING = "openai-chat-sequential-tools-1.json"
 QUESTION = "Can the country of Crumpet have dragons? Answer with only YES or NO"
 SESSION = "/sessions/dragons"
+SECRET = "model-api-keys"
+MODEL_KEYS = {"openai": "a-key-that-only-the-secret-holds"}
 REQUEST_SECONDS = 10
 PARAMETERS = {
     "Model": "openai:gpt-4o-mini",
-    "OpenAIApiKey": "not-needed-here",
     "RequestSeconds": str(REQUEST_SECONDS),  # short, since the lease of a killed Lambda lasts until its time is up
     "MinModelSeconds": "2",
 }
@@ -259,14 +260,17 @@ def conversation() -> tuple[ModelServer, str]:
 
 
 @contextmanager
-def deployed(parameters: Mapping[str, str]) -> Iterator[tuple[LocalCloud, Deployment]]:
-    """A local cloud that checks signatures and permissions, with the project deployed to it."""
+def deployed(
+    parameters: Mapping[str, str], keys: Mapping[str, str] = MODEL_KEYS
+) -> Iterator[tuple[LocalCloud, Deployment]]:
+    """A local cloud that checks signatures and permissions, with the project deployed and `keys` in its secret."""
     started = time.monotonic()
     with LocalCloud(auth=True) as cloud:
         step("Start a cloud on this machine and deploy template.yaml to it")
         explain("API Gateway, Lambda, DynamoDB and Step Functions in one process, reachable from this machine alone;")
         explain("the template is the one that goes to AWS, built and deployed by the SAM CLI ...")
-        deployment = cloud.deploy(cloud.stage(), parameters)
+        cloud.client("secretsmanager").create_secret(Name=SECRET, SecretString=json.dumps(dict(keys)))
+        deployment = cloud.deploy(cloud.stage(), {**parameters, "ApiKeySecret": SECRET})
         explain(
             f"Up after {time.monotonic() - started:.0f} seconds, with signatures and permissions checked as on AWS."
         )
