@@ -4,6 +4,7 @@ from durable.agent import Agent, Approvals, get_checkpoint_history
 from durable.approval_stream import Approval, ApprovalStatus
 from durable.approvals import ApprovalDecision, Decided, decide
 from durable.bounds import Bounds, Watch
+from durable.conversation import ConversationSessionRecord
 from durable.definition import AgentDefinition, RunContext
 from durable.errors import (
     AgentDriftError,
@@ -45,6 +46,8 @@ from durable.errors import (
     StoreRejectedError,
     StoreUnavailableError,
     ToolError,
+    TurnPendingError,
+    WaitAbortedError,
 )
 from durable.events import (
     AgentDrift,
@@ -64,6 +67,7 @@ from durable.events import (
 from durable.executor import execute
 from durable.fork import Fork, fork
 from durable.hooks import Deny, GiveResult, Hooks, ReplaceArguments
+from durable.locks import Held, LeaseLock, SessionLock
 from durable.messages import (
     AssistantMessage,
     FilePart,
@@ -95,6 +99,7 @@ from durable.ports import (
 from durable.records import Checkpoint, Decision, FinishReason, Status, Usage
 from durable.rendering import render_comparison
 from durable.resume import resume_after_approval
+from durable.sessions import ConversationSession
 from durable.signals import AbortSignal
 from durable.streams import RunStream
 from durable.tools import ApprovalGrant, Tool, ToolContext, ToolOutput, tool
@@ -123,6 +128,8 @@ __all__ = [
     "CheckpointSaved",
     "Comparison",
     "ConfigurationError",
+    "ConversationSession",
+    "ConversationSessionRecord",
     "Decided",
     "Decision",
     "Delta",
@@ -134,12 +141,14 @@ __all__ = [
     "FinishReason",
     "Fork",
     "GiveResult",
+    "Held",
     "HistoryEntry",
     "Hooks",
     "ImagePart",
     "InvalidDecisionError",
     "InvalidInputError",
     "InvalidSessionIdError",
+    "LeaseLock",
     "LeaseLostError",
     "Message",
     "ModelRequest",
@@ -180,6 +189,7 @@ __all__ = [
     "SessionBusyError",
     "SessionError",
     "SessionExistsError",
+    "SessionLock",
     "SessionNotFoundError",
     "StaleCheckpointError",
     "StaleReplicaError",
@@ -204,8 +214,10 @@ __all__ = [
     "ToolSpec",
     "ToolStart",
     "TrajectoryStep",
+    "TurnPendingError",
     "Usage",
     "UserMessage",
+    "WaitAbortedError",
     "Watch",
     "compare_trajectories",
     "decide",

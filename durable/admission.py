@@ -1,14 +1,17 @@
 """From an input to the checkpoint that a run goes on from."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pydantic import JsonValue
 
+from durable.capacity import NOTHING
 from durable.definition import AgentDefinition
 from durable.errors import ConfigurationError, RequestConflictError, ResultExpiredError
 from durable.messages import AssistantMessage, Message, UserMessage
+from durable.outcome import RunResult, result_of
 from durable.plan import Recorded, Refuse, Resume, Start, admit
-from durable.records import MAX_ACCEPTED, AcceptedRequest, Checkpoint, Status, Usage
+from durable.records import MAX_ACCEPTED, AcceptedRequest, Checkpoint, FinishReason, Status, Usage
 from durable.tools import UnserializableResult, to_json_value
 
 Input = str | Sequence[Message]
@@ -37,6 +40,22 @@ def recorded_answer(stored: Checkpoint, accepted: AcceptedRequest) -> str:
         raise ResultExpiredError(stored.session_id or "", accepted.run_id)
     answer = stored.messages[index]
     return answer.content if isinstance(answer, AssistantMessage) else ""
+
+
+def recorded_result(stored: Checkpoint, accepted: AcceptedRequest) -> RunResult:
+    """The outcome of a request that was carried out before, from its record; `ResultExpiredError` where that is gone.
+
+    `messages` and `checkpoint` are those of the session as it is now.
+    """
+    return replace(
+        result_of(stored.but(step=0)),
+        run_id=accepted.run_id,
+        text=recorded_answer(stored, accepted),
+        finish_reason=accepted.finish_reason or FinishReason.STOP,
+        usage=accepted.usage or Usage(),
+        consumed=NOTHING,
+        checkpoint=stored,
+    )
 
 
 def admitted(
@@ -84,6 +103,7 @@ def _new_run(
     return base.but(
         agent=agent.name,
         run_id=agent.ids(),
+        began_at=agent.clock(),
         status=Status.IN_PROGRESS,
         finish_reason=None,
         step=0,

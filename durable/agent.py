@@ -8,7 +8,7 @@ if result.finish_reason == "awaiting-approval":
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import JsonValue
 
@@ -23,12 +23,14 @@ from durable.errors import ApprovalNotFoundError, ConfigurationError
 from durable.events import Listener
 from durable.executor import execute, run_to_pause
 from durable.fork import Fork, fork
+from durable.locks import SessionLock
 from durable.outcome import RunResult
 from durable.patches import NO_PATCH, Patch
 from durable.ports import HistoryEntry, Page, Provider, Store
 from durable.records import Status, check_session_id
 from durable.resolving import context_of
 from durable.resume import resume_after_approval
+from durable.sessions import ConversationSession, session_of
 from durable.signals import AbortSignal
 from durable.streams import RunStream
 from durable.tools import Tool
@@ -131,6 +133,16 @@ class Agent(AgentDefinition):
             new_session_id=new_session_id,
             requested_by=requested_by,
         )
+
+    def session(
+        self, id: str, *, store: Store | None = None, lock: SessionLock | Literal[False] | None = None
+    ) -> ConversationSession:
+        """Give a conversation with this agent, kept in its store; one without a store keeps it in `store`.
+
+        `lock` says who serializes the calls: by default this process, for all sessions on the same store; `LeaseLock`
+        for several processes; False for nobody.
+        """
+        return session_of(self, self.store, id, store=store, lock=lock)
 
     @property
     def approvals(self) -> "Approvals":

@@ -12,6 +12,8 @@
     │   ├── CheckpointNotFoundError     the history does not list this step or revision
     │   ├── SessionAwaitingApprovalError  decide the approval first
     │   ├── SessionBusyError            another run holds the session: retry
+    │   ├── TurnPendingError            the last turn is not finished: resume it first
+    │   ├── WaitAbortedError            told to stop while it waited for its turn: nothing was accepted
     │   ├── RequestConflictError        the request's key came before, with another body
     │   └── ResultExpiredError          the recorded answer to a request is not kept any more
     ├── ApprovalError
@@ -174,6 +176,29 @@ class SessionBusyError(SessionError):
         self.busy_until = busy_until
         self.retry_after = retry_after
         super().__init__(f"Session {session_id!r} is being run by somebody else, at most until {busy_until:%FT%TZ}.")
+
+
+class TurnPendingError(SessionError):
+    """A conversation is cut and copied between two turns, not in one."""
+
+    code = "TURN_PENDING"
+    hint = "Resume the turn, or send a message that goes on from it; the session is as it was."
+
+    def __init__(self, session_id: str, run_id: str) -> None:
+        self.session_id = session_id
+        self.run_id = run_id
+        super().__init__(f"Session {session_id!r} has an unfinished turn: run {run_id!r}.")
+
+
+class WaitAbortedError(SessionError):
+    """The signal came while the session was somebody else's, or before anything was done."""
+
+    code = "WAIT_ABORTED"
+    hint = "Nothing was accepted: send the message again if it is still wanted."
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(f"The call was aborted before session {session_id!r} was its own.")
 
 
 class RequestConflictError(SessionError):

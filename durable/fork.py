@@ -130,7 +130,13 @@ def fork_of(
         run_id=run_id,
         suspended={call: _undecided(state) for call, state in source.suspended.items()},
         requested_by=requested_by,
-        forked_from=ForkedFrom(session_id=source.session_id or "", revision=entry.revision, step=entry.step),
+        forked_from=ForkedFrom(
+            session_id=source.session_id or "",
+            revision=entry.revision,
+            step=entry.step,
+            message_count=len(source.messages),
+        ),
+        began_at=now,
         created_at=now,
         updated_at=now,
     )

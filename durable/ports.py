@@ -62,6 +62,16 @@ class CheckpointHistory(Protocol):
     def history(self, session_id: str, *, limit: int | None = None) -> list[HistoryEntry]: ...
 
 
+@runtime_checkable
+class MaintainedCheckpoints(Protocol):
+    """An optional ability of a checkpoint store: to keep long sessions short to load, called after a finished turn.
+
+    `after` is the checkpoint that the caller holds; it goes on with the one that comes back.
+    """
+
+    def maintain(self, session_id: str, *, after: Checkpoint) -> Checkpoint: ...
+
+
 class ApprovalStore(Protocol):
     """Approvals, each a stream of events.
 

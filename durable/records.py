@@ -128,9 +128,12 @@ class AcceptedRequest(Record):
 
 
 class ForkedFrom(Record):
+    """Where a session comes from; `message_count` is how many of its messages it began with."""
+
     session_id: str
     revision: int
     step: int
+    message_count: int | None = None
 
 
 class Checkpoint(Record):
@@ -141,7 +144,8 @@ class Checkpoint(Record):
     many messages the last finished turn left; `step` counts the model turns of this run, `turns` the finished runs.
     `worked_seconds` is the time spent on this run where the agent bounds it, `output_retries` how often the model was
     told that its final answer does not validate. `consumed` is what the run's store calls had taken when it was last
-    left: each call that carries the run on adds its own, but for the save that tells so.
+    left: each call that carries the run on adds its own, but for the save that tells so. `began_at` is when the run
+    began.
     """
 
     v: Literal[1] = FORMAT
@@ -174,6 +178,7 @@ class Checkpoint(Record):
     worked_seconds: float = 0.0
     output_retries: int = 0
     consumed: Capacity | None = None
+    began_at: Timestamp | None = None
     created_at: Timestamp
     updated_at: Timestamp
 

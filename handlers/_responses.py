@@ -62,6 +62,8 @@ _STATUS: dict[type[errors.DurableError], int] = {
     errors.CheckpointNotFoundError: 404,
     errors.SessionAwaitingApprovalError: 409,
     errors.SessionBusyError: 409,
+    errors.TurnPendingError: 409,
+    errors.WaitAbortedError: 409,
     errors.RequestConflictError: 422,
     errors.ResultExpiredError: 410,
     errors.ApprovalNotFoundError: 404,

@@ -37,7 +37,7 @@ DROPPED = frozenset({"approval_id", "decisions", "pauses", "requests", "last_err
 OWN = frozenset(
     {
         *("v", "session_id", "run_id", "revision", "status", "suspended", "requested_by", "forked_from"),
-        *("created_at", "updated_at"),
+        *("began_at", "created_at", "updated_at"),
     }
 )
 

@@ -166,7 +166,8 @@ def test_a_fork_answers_201_with_its_link(seen: Deployment) -> None:
         1,
         "in-progress",
     )
-    origin = {"session_id": "s", "step": 1, "revision": answered.json["forked_from"]["revision"]}
+    revision = answered.json["forked_from"]["revision"]
+    origin = {"session_id": "s", "step": 1, "revision": revision, "message_count": 3}
     assert answered.json["forked_from"] == seen.get(f"/sessions/{segment}").json["forked_from"] == origin
     assert seen.stored("s.fork-1").requested_by == ROLE
     assert (seen.asked, seen.states.running, seen.head("s.fork-1").due_at) == (asked, [], None)
