@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from functools import cache
 from typing import Any
 
 from aws_lambda_powertools import Logger, Metrics
 from aws_lambda_powertools.metrics import MetricUnit
 
-from durable.capacity import Capacity
 from handlers._settings import settings
 from handlers._wiring import App
 
@@ -41,7 +41,7 @@ def invocation(app: App, context: Any) -> Iterator[None]:
         yield
     finally:
         spent = app.store.consumed() - before
-        log.info("invocation done", extra={"store": _numbers(spent)})
+        log.info("invocation done", extra={"store": asdict(spent)})
         count(StoreRequests=spent.requests, WriteUnits=spent.write_units, ReadUnits=spent.read_units)
         metrics().flush_metrics()
         log.clear_state()
@@ -50,12 +50,3 @@ def invocation(app: App, context: Any) -> Iterator[None]:
 def about(**ids: str | int | None) -> None:
     """Put these ids into every following line of this invocation."""
     logger().append_keys(**ids)
-
-
-def _numbers(spent: Capacity) -> dict[str, float]:
-    return {
-        "requests": spent.requests,
-        "write_units": spent.write_units,
-        "read_units": spent.read_units,
-        "bytes_written": spent.bytes_written,
-    }

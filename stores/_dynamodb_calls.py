@@ -18,7 +18,7 @@ from botocore.parsers import ResponseParserError
 
 from durable.capacity import Capacity
 from durable.errors import StoreError, StoreRejectedError, StoreUnavailableError
-from stores._dynamodb_items import Item, size_of
+from stores._dynamodb_items import Item, size_of, units_of
 from stores._meter import Meter
 
 BATCH: Final = 25
@@ -142,7 +142,7 @@ class Calls:
             answer = getattr(self._client, method)(ReturnConsumedCapacity="TOTAL", **arguments)
         except ClientError as error:
             retries = error.response.get("ResponseMetadata", {}).get("RetryAttempts", 0)
-            self._meter.add(Capacity(requests=1 + retries))
+            self._meter.add(Capacity(requests=1 + retries, write_units=_refused_units(error, written)))
             if error.response.get("Error", {}).get("Code") == "ConditionalCheckFailedException":
                 raise ConditionFailedError(error.response.get("Item")) from error
             raise translate(operation, error) from error
@@ -163,6 +163,16 @@ class Calls:
 
 def _by_key(items: Sequence[Item], key: Item) -> Item | None:
     return next((item for item in items if item["pk"] == key["pk"] and item["sk"] == key["sk"]), None)
+
+
+def _refused_units(error: ClientError, written: int) -> float:
+    """What a refused write costs, which no answer says: as much as a write of the larger one of both items.
+
+    Where the item that is there was not asked for, what was to be written is all that is known.
+    """
+    if error.response.get("Error", {}).get("Code") != "ConditionalCheckFailedException":
+        return 0.0
+    return float(units_of(max(written, size_of(error.response.get("Item", {})), 1)))
 
 
 def _units_in(answer: Mapping[str, Any]) -> float:

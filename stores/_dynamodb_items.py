@@ -114,13 +114,14 @@ def entry_of(item: Item, stream: str, chunks: Sequence[Item] = ()) -> Entry:
 
 
 def _packed(body: bytes, rest: int) -> bytes | None:
-    if _units(rest + len(body)) == 1:
+    if units_of(rest + len(body)) == 1:
         return None
     packed = zlib.compress(body)
-    return packed if _units(rest + len(packed) + len("packed")) < _units(rest + len(body)) else None
+    return packed if units_of(rest + len(packed) + len("packed")) < units_of(rest + len(body)) else None
 
 
-def _units(size: int) -> int:
+def units_of(size: int) -> int:
+    """Give the write units of an item of so many bytes."""
     return -(-size // WRITE_UNIT)
 
 

@@ -4,9 +4,11 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from threading import Lock
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from stores._streams import LONG_AGO
+
+T = TypeVar("T")
 
 _KEPT: Final = 10_000
 
@@ -33,37 +35,49 @@ class Place:
     ends: datetime | None = LONG_AGO
 
 
-class Places:
-    """The places used last, by stream; bounded, and safe to share between threads."""
+class _Newest(Generic[T]):
+    """What was remembered last, by stream; bounded, and safe to share between threads."""
 
     def __init__(self) -> None:
-        self._places: OrderedDict[str, Place] = OrderedDict()
-        self._absent: OrderedDict[str, datetime] = OrderedDict()
+        self._items: OrderedDict[str, T] = OrderedDict()
         self._lock = Lock()
 
-    def put(self, stream: str, place: Place) -> None:
+    def put(self, stream: str, item: T) -> None:
         with self._lock:
-            self._places[stream] = place
-            self._places.move_to_end(stream)
-            if len(self._places) > _KEPT:
-                self._places.popitem(last=False)
+            self._items[stream] = item
+            self._items.move_to_end(stream)
+            if len(self._items) > _KEPT:
+                self._items.popitem(last=False)
+
+    def get(self, stream: str) -> T | None:
+        with self._lock:
+            return self._items.get(stream)
+
+    def take(self, stream: str) -> T | None:
+        with self._lock:
+            return self._items.pop(stream, None)
+
+
+class Places:
+    """The places used last."""
+
+    def __init__(self) -> None:
+        self._places = _Newest[Place]()
+        self._absent = _Newest[datetime]()
+
+    def put(self, stream: str, place: Place) -> None:
+        self._places.put(stream, place)
 
     def at(self, stream: str, revision: int) -> Place | None:
         """Give the place if it is the one of this revision."""
-        with self._lock:
-            place = self._places.get(stream)
+        place = self._places.get(stream)
         return place if place is not None and place.revision == revision else None
 
     def put_absent(self, stream: str, now: datetime) -> None:
         """Remember that the stream had no entry at all, not even one that ended it."""
-        with self._lock:
-            self._absent[stream] = now
-            self._absent.move_to_end(stream)
-            if len(self._absent) > _KEPT:
-                self._absent.popitem(last=False)
+        self._absent.put(stream, now)
 
     def take_absent(self, stream: str, now: datetime) -> bool:
         """Whether it was found so a moment ago. That is said once: who then finds revision 0 taken has to read."""
-        with self._lock:
-            found = self._absent.pop(stream, None)
+        found = self._absent.take(stream)
         return found is not None and found <= now < found + ABSENT_FOR

@@ -74,7 +74,7 @@ class LogCheckpoints:
             head, now = self._log.head(stream), self._clock()
             base = head.base if head is not None and is_fresh(head, now) else 0
             entries = list(self._log.read(stream, after=base - 1))
-            if not entries and base == 0:
+            if not entries and (head is None or head.revision < 0):
                 self._places.put_absent(stream, now)
             outcome = examine(entries, head, now)
             return outcome if isinstance(outcome, Behind) else (outcome, head)

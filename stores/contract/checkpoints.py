@@ -1,6 +1,7 @@
 """What every checkpoint store must do: what was saved is what is loaded, and only one writer moves a session."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from threading import Barrier
 
@@ -40,6 +41,7 @@ FULL = checkpoint(
     pauses=1,
     worked_seconds=1.5,
     output_retries=1,
+    began_at=START,
     consumed=Capacity(requests=12, write_units=9.5, read_units=4.0, bytes_written=8_000),
     forked_from=ForkedFrom(session_id="p", revision=4, step=2),
     last_error=LastError(code="PROVIDER", message="no", retryable=True, at=START),
@@ -239,6 +241,23 @@ def test_a_deleted_session_is_absent_and_can_begin_anew(store: Opened) -> None:
         assert store.checkpoints.load("s") is None
     again = store.checkpoints.save(checkpoint("s", UserMessage(content="again")), after=None)
     assert store.checkpoints.load("s") == again
+
+
+def test_a_session_that_came_and_went_is_not_overwritten(backend: Subject, store: Opened) -> None:
+    """Who found nothing and saves when a session was made and deleted meanwhile is refused or goes on after it."""
+    assert store.checkpoints.load("s") is None
+    other = backend.open(ttl=TTL)
+    last = other.checkpoints.save(checkpoint(), after=None)
+    other.checkpoints.delete("s")
+    with suppress(StaleCheckpointError):
+        store.checkpoints.save(checkpoint(), after=None)
+        assert other.checkpoints.load("s") is not None
+        return
+    assert other.checkpoints.load("s") is None
+    assert store.checkpoints.load("s") is None
+    again = store.checkpoints.save(checkpoint(), after=None)
+    assert again.revision > last.revision
+    assert other.checkpoints.load("s") == again
 
 
 @pytest.mark.parametrize("behind", [0, 1, 4])

@@ -7,9 +7,9 @@ import pytest
 
 from stores.contract.backend import Backend, MovedClock
 from tests.contracts.backends import SERVERS, TABLE_NAME, client_or_skip, dynamodb_backend
-from tests.handlers.conftest import cloud
+from tests.handlers.conftest import cloud, clouds
 
-__all__ = ["cloud"]
+__all__ = ["cloud", "clouds"]
 
 
 class Recorder:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from durable.errors import StaleCheckpointError
 from durable.messages import AssistantMessage, UserMessage
 from durable.records import Status
 from infra.bench import counts as bench
@@ -25,6 +26,22 @@ def test_an_ordinary_save_is_one_put(backend: Backend, requests: list[str]) -> N
         held = store.checkpoints.save(with_messages(held, message), after=held)
         assert requests[before:] == ["PutItem"]
         assert (store.consumed() - used).write_units == 1
+
+
+def test_a_refused_save_is_counted(backend: Backend, requests: list[str]) -> None:
+    """A save that comes too late costs as much as the larger of the two entries, and no answer says so: it counts."""
+    store, other = backend.open(ttl=TTL), backend.open(ttl=TTL)
+    held = store.checkpoints.save(checkpoint(), after=None)
+    loaded = other.checkpoints.load("s")
+    store.checkpoints.save(with_messages(held, result("c1", [words(1_000, n) for n in range(20)])), after=held)
+    before = other.consumed()
+    del requests[:]
+    with pytest.raises(StaleCheckpointError):
+        other.checkpoints.save(with_messages(held, turn("c2", "late")), after=loaded)
+    refused = other.consumed() - before
+    assert requests == ["PutItem"]
+    assert refused.requests == 1
+    assert refused.write_units > 2
 
 
 def test_what_the_other_calls_are(backend: Backend, requests: list[str]) -> None:

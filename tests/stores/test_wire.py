@@ -126,7 +126,24 @@ def fired(address: str) -> Counter[str]:
     return Counter(event["action"] for event in (events if isinstance(events, list) else events["fired"]))
 
 
-@pytest.mark.parametrize("server", [pytest.param("dynamodb-local", marks=pytest.mark.dynamodb_local)], indirect=True)
+def until_every_fault(address: str, carry_out: Callable[[str], None]) -> list[str]:
+    """Run sessions until every kind of fault has happened, and give their ids."""
+    sessions: list[str] = []
+    while True:
+        sessions.append(f"s{len(sessions)}")
+        carry_out(sessions[-1])
+        happened = fired(address)
+        if all(any(kind in action for action in happened) for kind in KINDS):
+            return sessions
+        assert len(sessions) < RUNS, f"not every kind of fault has happened: {dict(happened)}"
+
+
+LOCAL = pytest.mark.parametrize(
+    "server", [pytest.param("dynamodb-local", marks=pytest.mark.dynamodb_local)], indirect=True
+)
+
+
+@LOCAL
 def test_a_run_over_a_bad_network_loses_nothing(client: Any, backend: Backend, tmp_path: Path) -> None:
     """Through throttling, 5xx, resets before and after the request was applied and latency, a run finishes at once.
 
@@ -134,16 +151,10 @@ def test_a_run_over_a_bad_network_loses_nothing(client: Any, backend: Backend, t
     """
     with bad_network(client.meta.endpoint_url, tmp_path) as address:
         store = dynamodb_store(table=TABLE_NAME, client=through(address), prefix=backend.prefix)
-        happened = Counter[str]()
-        for number in range(RUNS):
-            run_whole(store, f"s{number}")
-            happened = fired(address)
-            if all(any(kind in action for action in happened) for kind in KINDS):
-                break
-    print(f"\n{number + 1} runs, {store.consumed().requests} requests, faults: {dict(happened)}")
-    assert all(any(kind in action for action in happened) for kind in KINDS)
+        sessions = until_every_fault(address, lambda session: run_whole(store, session))
+    print(f"\n{len(sessions)} runs, {store.consumed().requests} requests")
     near = dynamodb_store(table=TABLE_NAME, client=client, prefix=backend.prefix)
-    for session_id in (f"s{one}" for one in range(number + 1)):
+    for session_id in sessions:
         loaded = near.checkpoints.load(session_id)
         assert loaded is not None
         results = [message for message in loaded.messages if message.role == "tool"]
@@ -200,7 +211,7 @@ SHELVES = 6
 LOOKS = [("look", {"what": f"shelf {n}"}) for n in range(SHELVES)]
 
 
-@pytest.mark.parametrize("server", [pytest.param("dynamodb-local", marks=pytest.mark.dynamodb_local)], indirect=True)
+@LOCAL
 def test_a_deployment_over_a_bad_network_loses_nothing(
     client: Any, backend: Backend, cloud: Deployment, tmp_path: Path
 ) -> None:
@@ -209,30 +220,24 @@ def test_a_deployment_over_a_bad_network_loses_nothing(
     Each model turn is asked for once, the payment is made once, and the transcript is whole.
     """
     with bad_network(client.meta.endpoint_url, tmp_path) as address:
-        happened = Counter[str]()
         cloud.store = dynamodb_store(
             table=TABLE_NAME, client=through(address), prefix=backend.prefix, ttl=TTL, clock=cloud.clock
         )
         cloud.script = [*LOOKS, ("pay", {"amount": 5}), "Paid."]
         cloud.cold_start()
-        user, number = Client(cloud), 0
-        for number in range(RUNS):
-            carry_out(user, f"s{number}")
-            happened = fired(address)
-            if all(any(kind in action for action in happened) for kind in KINDS):
-                break
-    print(f"\n{number + 1} runs, {user.failures} things sent again, faults: {dict(happened)}")
-    assert all(any(kind in action for action in happened) for kind in KINDS)
-    assert cloud.paid == [5] * (number + 1)
-    assert cloud.asked == (number + 1) * (SHELVES + 2)
+        user = Client(cloud)
+        sessions = until_every_fault(address, lambda session: carry_out(user, session))
+    print(f"\n{len(sessions)} runs, {user.failures} things sent again")
+    assert cloud.paid == [5] * len(sessions)
+    assert cloud.asked == len(sessions) * (SHELVES + 2)
     near = dynamodb_store(table=TABLE_NAME, client=client, prefix=backend.prefix)
-    for session in range(number + 1):
-        loaded = near.checkpoints.load(f"s{session}")
+    for session in sessions:
+        loaded = near.checkpoints.load(session)
         assert loaded is not None
         results = [message.content for message in loaded.messages if message.role == "tool"]
         assert results[:-1] == [f"SHELF {n}" for n in range(SHELVES)]
         assert (loaded.status, loaded.messages[-1].content) == ("finished", "Paid.")
-        revisions = [entry.revision for entry in backend.log.read(f"session/s{session}")]
+        revisions = [entry.revision for entry in backend.log.read(f"session/{session}")]
         assert revisions == list(range(loaded.revision + 1))
 
 
@@ -251,7 +256,7 @@ def carry_out(user: Client, session: str) -> None:
     assert user.step(lambda: cloud.slice(session))["outcome"] == "finished"
 
 
-@pytest.mark.parametrize("server", [pytest.param("dynamodb-local", marks=pytest.mark.dynamodb_local)], indirect=True)
+@LOCAL
 def test_a_deployment_adds_eight_requests_at_most(client: Any, backend: Backend, cloud: Deployment) -> None:
     """Lease, head and the accepting save take at most eight requests more than `execute` does, whichever turn it is."""
     cloud.store = dynamodb_store(table=TABLE_NAME, client=client, prefix=backend.prefix, ttl=TTL, clock=cloud.clock)
