@@ -90,7 +90,7 @@ def test_a_native_turn_is_for_its_origin_and_its_message() -> None:
 
 
 @given(value=st.dictionaries(st.text(max_size=5), json_values, max_size=4))
-def test_unknown_fields_survive(value: dict[str, Any]) -> None:
+def test_p11_unknown_fields_survive(value: dict[str, Any]) -> None:
     """Whatever JSON a provider adds to a block is read back as it was written, order included."""
     native = NativeTurn(origin="o", fields=value, blocks=(NativeBlock(kind="own", value=value),))
     turn = AssistantMessage(native=native)

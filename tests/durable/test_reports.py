@@ -7,6 +7,7 @@ belong, and are not listed here.
 import asyncio
 import re
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,10 @@ from durable import (
     ToolContext,
     tool,
 )
+from durable.providers.anthropic import Anthropic
+from durable.providers.bedrock import Bedrock
 from durable.providers.openai_chat import OpenAIChat
+from durable.providers.openai_responses import OpenAIResponses
 from durable.transcript import first_fault
 from tests.support.runs import Clock, CrashingCheckpoints, Stores, fresh_agent, memory_store, numbered, run
 from tests.support.sessions import asked, crashes, dying, ids, look, pay, recorder, results, stored, texts
@@ -43,6 +47,7 @@ ROWS = {
     "e15": "dbos-transact-py#679: a failure of the store is recorded as the error of a tool",
     "e17": "dbos-transact-ts#1205: two recoveries of one run, of which one waits for ever",
     "e18": "adk-python#7108: one of several parallel calls is answered, and the others never run",
+    "e20": "adk-python#5064: a streamed call and its record have different ids",
     "e22": "temporal sdk-python#1890: a chat of 100 tool calls outgrows its history",
     "e23": "microsoft/agent-framework#6675: long sessions end at the size of one record",
     "e25": "microsoft/agent-framework#7137: a new machine starts over and has lost the pending approval",
@@ -59,10 +64,12 @@ ROWS = {
     "a18": "vercel/eve#236: a tool that was approved never runs, and the provider misses its output",
     "a19": "hermes-agent#54110: a time-out is taken for an answer by a human",
     "p1": "openai-agents-python#1797: results stand before the calls that they answer",
+    "p3": "pydantic-ai#3647: a stream loses the signature of a call",
     "p5": "a call with an empty id cannot be resumed",
     "p6": "langchain-aws#739: a repair of orphaned calls closes those that wait for a human",
     "p7": "langgraph#6718: values change their type in the store without a word",
     "p8": "openai-agents-python#4307: structured results are lost or become their repr",
+    "p11": "openai-agents-js#131: fields that a schema does not know are stripped",
 }
 
 TESTS = Path(__file__).parents[1]
@@ -300,16 +307,46 @@ def test_a7_a_decision_is_about_one_call() -> None:
     assert (results(result.messages), ran) == (["same", "rejected", "rejected"], ["same"])
 
 
-PROTOCOLS = [pytest.param(OpenAIChat("m", api_key=None), id="openai chat")]
+PROTOCOLS = [
+    pytest.param(OpenAIChat("m", api_key=None), id="openai chat"),
+    pytest.param(OpenAIResponses("m", api_key=None), id="openai responses"),
+    pytest.param(Anthropic("m", api_key=None), id="anthropic"),
+    pytest.param(Bedrock("m"), id="bedrock"),
+]
 
 
 def pairs(protocol: Any, request: ModelRequest) -> list[tuple[str, Any]]:
     """Who speaks in what is sent, with the ids of calls and results."""
     sent: list[tuple[str, Any]] = []
-    for message in protocol.body(request)["messages"]:
-        made = [call["id"] for call in message.get("tool_calls", ())]
-        sent.append((message["role"], message.get("tool_call_id") or made))
+    for kind, id in _spoken(protocol.body(request)):
+        if kind == "call" and sent[-1][0] != "assistant":
+            sent.append(("assistant", []))
+        if kind == "call":
+            sent[-1][1].append(id)
+        else:
+            sent.append((kind, id))
     return sent
+
+
+def _spoken(body: Any) -> Iterator[tuple[str, Any]]:
+    """One after the other: what a user says, a call, a result."""
+    for message in body.get("input") or body["messages"]:
+        content = message.get("content")
+        blocks = content if isinstance(content, list) else [message]
+        for block in blocks:
+            match block:
+                case {"toolUse": {"toolUseId": id}} | {"type": "tool_use", "id": id}:
+                    yield "call", id
+                case {"type": "function_call", "call_id": id}:
+                    yield "call", id
+                case {"toolResult": {"toolUseId": id}} | {"type": "tool_result", "tool_use_id": id}:
+                    yield "tool", id
+                case {"type": "function_call_output", "call_id": id} | {"role": "tool", "tool_call_id": id}:
+                    yield "tool", id
+                case {"tool_calls": calls}:
+                    yield from (("call", call["id"]) for call in calls)
+                case _:
+                    yield "user", []
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -339,3 +339,51 @@ def _bedrock_view(body: Json) -> Json:
         return {"toolResult": {"id": result["toolUseId"], "texts": texts, "failed": failed}}
 
     return {"messages": [(one["role"], [block(part) for part in one["content"]]) for one in body["messages"]]}
+
+
+# --- answers ---------------------------------------------------------------------------------------------------------
+
+
+def said_by_the_model(protocol: str, body: Json) -> tuple[str, list[tuple[str, str, Any]], tuple[int, int, int]]:
+    """Text, calls (id, name, arguments) and tokens (all input, cached, output) of a whole raw answer."""
+    usage = body.get("usage") or {}
+    if protocol == "openai-chat":
+        message = body["choices"][0]["message"]
+        calls = [
+            (call["id"], call["function"]["name"], _object(call["function"].get("arguments")))
+            for call in message.get("tool_calls") or ()
+        ]
+        details = usage.get("prompt_tokens_details") or {}
+        cached = details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or 0
+        text = _joined(message.get("content") or "")
+        return text, calls, (usage.get("prompt_tokens", 0), cached, usage.get("completion_tokens", 0))
+    if protocol == "openai-responses":
+        items = body["output"]
+        text = "".join(_joined(item["content"]) for item in items if item["type"] == "message")
+        called = [item for item in items if item["type"] == "function_call"]
+        calls = [(item["call_id"], item["name"], _object(item["arguments"])) for item in called]
+        cached = (usage.get("input_tokens_details") or {}).get("cached_tokens", 0)
+        return text, calls, (usage["input_tokens"], cached, usage["output_tokens"])
+    if protocol == "anthropic-messages":
+        blocks = body["content"]
+        calls = [(one["id"], one["name"], one["input"]) for one in blocks if one["type"] == "tool_use"]
+        cached, written = usage.get("cache_read_input_tokens", 0), usage.get("cache_creation_input_tokens", 0)
+        return _joined(blocks), calls, (usage["input_tokens"] + cached + written, cached, usage["output_tokens"])
+    blocks = body["output"]["message"]["content"]
+    uses = [one["toolUse"] for one in blocks if "toolUse" in one]
+    cached = usage.get("cacheReadInputTokens", 0)
+    return (
+        "".join(one.get("text", "") for one in blocks),
+        [(use["toolUseId"], use["name"], use["input"]) for use in uses],
+        (usage["inputTokens"] + cached + usage.get("cacheWriteInputTokens", 0), cached, usage["outputTokens"]),
+    )
+
+
+def _joined(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(one if isinstance(one, str) else one.get("text", "") for one in content)
+
+
+def _object(arguments: Any) -> Any:
+    return json.loads(arguments or "{}") if isinstance(arguments, str | None) else arguments

@@ -18,7 +18,7 @@ from durable.errors import (
 )
 from durable.messages import UserMessage
 from durable.ports import ModelRequest
-from tests.durable.providers.recorded import conversations
+from tests.durable.providers.recorded import conversations, said_by_the_model
 from tests.durable.providers.wires import (
     OVER_HTTP,
     as_stream,
@@ -54,6 +54,10 @@ async def test_streamed_and_whole_give_the_same_record(protocol: str, answer: An
         whole = await model_over(protocol, lambda request: httpx.Response(200, json=answer)).generate(ASK)
         content = framed(as_stream(protocol, answer), end="\r\n")
         turn, told = await streamed(model_over(protocol, lambda request: stream_of(content)), ASK)
+    text, calls, tokens = said_by_the_model(protocol, answer)
+    assert whole.message.content == text
+    assert [(call.id, call.name, json.loads(call.arguments)) for call in whole.message.tool_calls] == calls
+    assert (whole.usage.input_tokens, whole.usage.cached_input_tokens, whole.usage.output_tokens) == tokens
     assert (turn.message, turn.usage, turn.finish_reason) == (whole.message, whole.usage, whole.finish_reason)
     assert json.loads(turn.message.model_dump_json()) == json.loads(whole.message.model_dump_json())
     assert "".join(delta.text for delta in told if delta.kind == "text") == whole.message.content
@@ -130,6 +134,27 @@ ANSWERS: dict[str, Any] = {
 async def test_our_own_answers_are_the_same_too(protocol: str) -> None:
     """Where no recordings are at hand, one answer of each protocol shows the same."""
     await test_streamed_and_whole_give_the_same_record(protocol, ANSWERS[protocol])
+
+
+async def test_p3_a_signature_survives_the_stream() -> None:
+    """What signs a call or a thought is kept however it is cut into pieces: beside the call, in details, as a block."""
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    signed = {**call, "extra_content": {"google": {"thought_signature": "AVSo=="}}}
+    details = [{"type": "reasoning.text", "text": "Hm", "signature": "Ev==", "index": 0}]
+    message = {"content": "", "reasoning_details": details, "tool_calls": [signed]}
+    answer = {"choices": [{"message": message, "finish_reason": "tool_calls"}], "usage": None}
+    await test_streamed_and_whole_give_the_same_record("openai-chat", answer)
+    cut = [
+        {"choices": [{"delta": {"reasoning_details": [{"type": "reasoning.text", "text": "H", "index": 0}]}}]},
+        {"choices": [{"delta": {"reasoning_details": [{"type": "reasoning.text", "text": "m", "index": 0}]}}]},
+        {"choices": [{"delta": {"reasoning_details": [{"type": "reasoning.text", "signature": "Ev==", "index": 0}]}}]},
+        {"choices": [{"delta": {"tool_calls": [{"index": 0, **signed}]}, "finish_reason": "tool_calls"}]},
+    ]
+    wire = framed([json.dumps(event) for event in cut])
+    turn, _ = await streamed(model_over("openai-chat", lambda request: stream_of(wire)), ASK)
+    assert turn.message.native is not None
+    assert turn.message.native.fields == {"reasoning_details": details}
+    assert turn.message.native.blocks[0].value == {"extra_content": {"google": {"thought_signature": "AVSo=="}}}
 
 
 @pytest.mark.parametrize("protocol", OVER_HTTP)
