@@ -224,11 +224,23 @@ def not_due(app: App, session_id: str, run_id: str) -> None:
         app.store.log.settle(head)
 
 
+def next_look(approval: Approval, now: datetime) -> datetime | None:
+    """When the wait for the approval has to end: for a reminder, or at its deadline; None: never.
+
+    A reminder that is due already is what the wait begins with, so the next one counts.
+    """
+    reminder = approval.next_reminder
+    if reminder is not None and reminder <= now:
+        reminder = now + timedelta(seconds=approval.request.remind_every or 0)
+    times = [moment for moment in (reminder, approval.request.deadline) if moment is not None]
+    return min(times, default=None)
+
+
 def sleeps(app: App, approval: Approval) -> None:
-    """While a human decides, the run is due only some time after the deadline: never, where there is none."""
-    request = approval.request
-    if request.deadline is None:
+    """While a human decides, the run is due only some time after its wait should have ended, if it ever has to."""
+    request, ends = approval.request, next_look(approval, app.agent.clock())
+    if ends is None:
         not_due(app, request.session_id or "", request.run_id)
     else:
-        due_at = request.deadline + AFTER_THE_DEADLINE
+        due_at = ends + AFTER_THE_DEADLINE
         app.store.log.announce(stream_of(request.session_id or ""), run_id=request.run_id, due_at=due_at)

@@ -17,6 +17,7 @@ class Settings(BaseModel):
     `fallback_models` are model strings with commas between them. A key comes from Secrets Manager (`api_key_secret`) or
     from Parameter Store (`api_key_parameter`), by the name there; on a machine of one's own, from its variable.
     `model_options` is a JSON object of more fields for each request to the first model.
+    Messages to people go to `topic_arn` and to `webhook_url`, signed with the secret that is named `webhook_secret`.
     `state_machine_arn` and `topic_arn` are empty in functions that need neither. Times are in seconds, `ttl_days` is
     how long a session lives after its newest save (0: for ever). `list_finished`: whether finished sessions are listed.
     """
@@ -38,6 +39,8 @@ class Settings(BaseModel):
     state_machine_arn: str = ""
     topic_arn: str = ""
     public_url: str = ""
+    webhook_url: str = Field(default="", pattern=r"^$|^https://|^http://(127\.0\.0\.1|localhost)[:/]")
+    webhook_secret: str = ""
     ttl_days: int = Field(default=30, ge=0)
     list_finished: bool = True
     min_model_seconds: float = Field(default=15.0, gt=0)

@@ -4,13 +4,13 @@ The input is versioned and carries only ids, since an execution may wait for a y
 """
 
 from collections.abc import Awaitable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from math import ceil
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
-from durable.approval_stream import Approval, ApprovalStatus, TokenAttached
+from durable.approval_stream import Approval, ApprovalStatus, Reminded, TokenAttached
 from durable.approvals import ApprovalDecision, decide, expire_if_due
 from durable.errors import (
     ApprovalError,
@@ -31,7 +31,7 @@ from handlers._guard import Guard
 from handlers._ids import new_callback_token, token_hash
 from handlers._notify import notify
 from handlers._observe import about, count, invocation, logger
-from handlers._running import AFTER_THE_END, STOPPED, not_due, run, sleeps, stream_of, take_lease
+from handlers._running import AFTER_THE_END, STOPPED, next_look, not_due, run, sleeps, stream_of, take_lease
 from handlers._wiring import App, app
 
 LONGEST_WAIT = timedelta(days=30)
@@ -40,7 +40,14 @@ LONGEST_WAIT = timedelta(days=30)
 MAX_ACQUIRES = 3
 """A slice that would be the fourth to start from one revision parks the run instead."""
 
-Outcome = Literal["finished", "awaiting-approval", "deadline", "busy", "stopped", "parked", "superseded"]
+Outcome = Literal["finished", "awaiting-approval", "deadline", "busy", "elsewhere", "stopped", "parked", "superseded"]
+GOES_ON = ("awaiting-approval", "deadline", "busy")
+
+MOST_ROUNDS = 1_000
+"""Slices of one execution: each with its wait makes about 16 events, and an execution may have 25,000."""
+
+OLDEST = timedelta(days=300)
+"""An execution may live for a year, and its next wait may take as long as `LONGEST_WAIT`."""
 
 
 class Answer(BaseModel):
@@ -59,6 +66,8 @@ class RunSlice(BaseModel):
     run_id: str
     execution: str
     answer: Answer | dict[str, None] = {}
+    rounds: int = 0
+    started_at: datetime | None = None
 
 
 class AskHuman(BaseModel):
@@ -79,7 +88,7 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
         about(session_id=task.session_id, run_id=task.run_id)
         match task:
             case RunSlice():
-                return run_slice(application, task, context)
+                return or_elsewhere(application, task, run_slice(application, task, context))
             case AskHuman():
                 return ask_human(application, task)
 
@@ -95,6 +104,14 @@ def parse(event: dict[str, Any]) -> RunSlice | AskHuman:
     if task.v > STEP_INPUT_VERSION:
         raise ConfigurationError(f"The step input has version {task.v}; this deployment knows {STEP_INPUT_VERSION}.")
     return task
+
+
+def or_elsewhere(application: App, task: RunSlice, left: dict[str, Any]) -> dict[str, Any]:
+    """What is to go on in this execution goes on in a fresh one, when this one comes near the limits of the service."""
+    age = application.agent.clock() - task.started_at if task.started_at else timedelta(0)
+    if left["outcome"] in GOES_ON and (task.rounds >= MOST_ROUNDS or age >= OLDEST):
+        return {**left, "outcome": "elsewhere"}
+    return left
 
 
 def run_slice(application: App, task: RunSlice, context: LambdaContext) -> dict[str, Any]:
@@ -154,15 +171,17 @@ def ask_human(application: App, task: AskHuman) -> dict[str, Any]:
         if approval.status is not ApprovalStatus.PENDING:
             wake(application, task.task_token)
             return {"asked": False}
+        now = application.agent.clock()
         callback = new_callback_token(approval.id)
-        attached = TokenAttached(
-            at=application.agent.clock(), task_token=task.task_token, callbacks={token_hash(callback): None}
-        )
-        if application.store.approvals.append(attached, after=approval) is not None:
+        attached = TokenAttached(at=now, task_token=task.task_token, callbacks={token_hash(callback): None})
+        if (waiting := application.store.approvals.append(attached, after=approval)) is not None:
             break
-    notify(application, approval, callback)
-    sleeps(application, approval)  # last: until somebody was told, recovery looks at the run
-    count(ApprovalsAsked=1)
+    reminds = approval.next_reminder is not None and approval.next_reminder <= now
+    notify(application, waiting, callback, reminds=reminds)
+    if reminds:
+        waiting = application.store.approvals.append(Reminded(at=now), after=waiting) or waiting
+    sleeps(application, waiting)  # last: until somebody was told, recovery looks at the run
+    count(**{"ApprovalReminders" if reminds else "ApprovalsAsked": 1})
     return {"asked": True}
 
 
@@ -219,10 +238,10 @@ def _after(application: App, result: RunResult) -> dict[str, Any]:
 
 
 def _waits(application: App, approval: Approval) -> dict[str, Any]:
-    """How long the state machine waits: to the deadline, rounded up, at least a second."""
-    deadline = approval.request.deadline
-    wait = deadline - application.agent.clock() if deadline else LONGEST_WAIT
-    seconds = max(1, ceil(min(wait, LONGEST_WAIT).total_seconds()))
+    """How long the state machine waits: to the next reminder or the deadline, rounded up, at least a second."""
+    now = application.agent.clock()
+    ends = next_look(approval, now) or now + LONGEST_WAIT
+    seconds = max(1, ceil(min(ends - now, LONGEST_WAIT).total_seconds()))
     return _left("awaiting-approval", approval_id=approval.id, timeout_seconds=seconds)
 
 

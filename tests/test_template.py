@@ -63,7 +63,7 @@ NEEDS = {
     "runs": RUNS_THE_AGENT | {"state_machine_arn"},
     "sessions": set[str](),
     "approvals": {"state_machine_arn"},
-    "steps": RUNS_THE_AGENT | {"topic_arn", "public_url"},
+    "steps": RUNS_THE_AGENT | {"topic_arn", "public_url", "webhook_url", "webhook_secret"},
     "recover": {"state_machine_arn"},
 }
 LEFT_AS_THEY_ARE = {"table_prefix", "agent_module", "openai_api_key", "anthropic_api_key"}
@@ -206,6 +206,9 @@ def test_every_call_of_the_handlers_is_in_the_map() -> None:
     assert made <= set[str]().union(*USES.values())
 
 
+MACHINE = "arn:${AWS::Partition}:states:${AWS::Region}:${AWS::AccountId}:stateMachine:${AWS::StackName}-runs"
+
+
 def test_a_permission_is_for_our_own_resources() -> None:
     """Every statement names this stack's own resources; the index is open to those who list, and only to them."""
     for name, function in FUNCTIONS.items():
@@ -218,7 +221,8 @@ def test_a_permission_is_for_our_own_resources() -> None:
                 assert resources == [{"Fn::GetAtt": "Table.Arn"}, *([index] if lists else [])], name
     machine = statements(RESOURCES["RunsMachine"]["Properties"]["Policies"])
     assert [(s["Action"], s["Resource"]) for s in machine] == [
-        ("lambda:InvokeFunction", {"Fn::GetAtt": "StepsFunction.Arn"})
+        ("lambda:InvokeFunction", {"Fn::GetAtt": "StepsFunction.Arn"}),
+        ("states:StartExecution", {"Fn::Sub": MACHINE}),
     ]
 
 
@@ -246,7 +250,17 @@ def test_the_model_is_allowed_only_what_is_configured(name: str) -> None:
         assert "*" not in as_list(statement["Resource"])
         if "*" in str(statement["Resource"]):  # the models behind an inference profile, for that profile alone
             assert set(statement["Condition"]["StringEquals"]) == {"bedrock:InferenceProfileArn"}
-    assert {name for name, one in RESOURCES.items() if one["Type"] == "AWS::IAM::Policy"} == set(MODEL_CALLS)
+    policies = {name for name, one in RESOURCES.items() if one["Type"] == "AWS::IAM::Policy"}
+    assert policies == {*MODEL_CALLS, "WebhookSecretPolicy"}
+
+
+def test_the_webhook_may_be_signed_with_its_own_secret_alone() -> None:
+    """Where a secret is named, the function that tells people may read that one."""
+    policy = RESOURCES["WebhookSecretPolicy"]
+    assert (policy["Condition"], policy["Properties"]["Roles"]) == ("HasWebhookSecret", [{"Ref": "StepsFunctionRole"}])
+    [statement] = policy["Properties"]["PolicyDocument"]["Statement"]
+    assert statement["Action"] == "secretsmanager:GetSecretValue"
+    assert statement["Resource"]["Fn::Sub"].endswith(":secret:${WebhookSecret}-??????")
 
 
 def resolved(value: Any, parameters: dict[str, str]) -> Any:

@@ -46,6 +46,7 @@ class Deployment:
         self.log = io.StringIO()
         self.script: Script = ["Hello.", "Again.", "And again."]
         self.approval_timeout: timedelta | None = None
+        self.approval_terms: dict[str, Any] = {}
         self.paid: list[int] = []
         self.models: list[Scripted] = []
         self.death = Death()
@@ -63,7 +64,7 @@ class Deployment:
         def fail() -> None:
             raise RuntimeError("the service is down")
 
-        @tool(needs_approval=True, approval_timeout=self.approval_timeout)
+        @tool(needs_approval=True, approval_timeout=self.approval_timeout, **self.approval_terms)
         def pay(amount: int, ctx: ToolContext) -> dict[str, Any]:
             self.paid.append(amount)
             return {"paid": amount, "by": ctx.approval.by if ctx.approval else None}
@@ -126,15 +127,20 @@ class Deployment:
 
     def slice(self, session: str = "s", *, run_id: str | None = None, execution: str = "arn:1", **more: Any) -> Any:
         """What RunSlice gives for the session's run; `answer` is what came back from a wait."""
-        task = {
+        task = self.slice_task(session, run_id=run_id, execution=execution, answer=more.pop("answer", {}))
+        return steps.handler(task, Context(**{"seconds": 900.0, **more}))
+
+    def slice_task(
+        self, session: str = "s", *, run_id: str | None = None, execution: str = "arn:1", answer: Any = None
+    ) -> dict[str, Any]:
+        return {
             "task": "run-slice",
             "v": STEP_INPUT_VERSION,
             "session_id": session,
             "run_id": run_id or self.stored(session).run_id,
             "execution": execution,
-            "answer": more.pop("answer", {}),
+            "answer": answer or {},
         }
-        return steps.handler(task, Context(**{"seconds": 900.0, **more}))
 
     def ask(self, approval_id: str, task_token: str = "task-token-1", session: str = "s") -> Any:
         task = {

@@ -16,6 +16,7 @@ from durable import (
     Status,
     StoreRejectedError,
     StoreUnavailableError,
+    tool,
 )
 from durable.approval_stream import Cancelled, TokenAttached, Voted
 from durable.crossing import SAVE_ATTEMPTS
@@ -456,6 +457,100 @@ def test_an_answer_after_a_decision_changes_nothing(cloud: Deployment) -> None:
     assert (cloud.paid, cloud.approval(id).status) == ([], ApprovalStatus.REJECTED)
 
 
+# --- deadlines and reminders -----------------------------------------------------------------------------------------
+
+
+def test_a_time_out_may_end_the_run(cloud: Deployment) -> None:
+    """With `on_timeout="halt"` the run finishes as `guardrail` at the deadline: no call of the turn runs."""
+    cloud.approval_timeout, cloud.approval_terms = timedelta(hours=1), {"on_timeout": "halt"}
+    id = waits(cloud)
+    cloud.clock.advance(hours=1)
+    assert cloud.slice()["outcome"] == "finished"
+    assert cloud.stored().finish_reason is FinishReason.GUARDRAIL
+    assert cloud.stored().messages[-1].content["kind"] == "not-run"
+    assert (cloud.approval(id).status, cloud.approval(id).applied, cloud.paid) == ("expired", True, [])
+    assert cloud.send("what now?").status == 200
+
+
+def test_people_are_reminded_until_the_deadline(cloud: Deployment) -> None:
+    """Each wait ends at the next reminder, the last one at the deadline; each reminder is on the record."""
+    cloud.approval_timeout, cloud.approval_terms = timedelta(hours=3), {"remind_every": timedelta(hours=1)}
+    id = cloud.pause()
+    for number, kind in enumerate(["Approval wanted", "Reminder: ", "Reminder: "], start=1):
+        assert cloud.slice()["timeout_seconds"] == 3600
+        cloud.ask(id, f"token-{number}")
+        assert cloud.topics.messages[-1]["Subject"].startswith(kind)
+        cloud.clock.advance(hours=1)
+    assert cloud.slice()["outcome"] == "finished"
+    trail = [event.event for event in cloud.approval(id).events]
+    assert trail.count("reminded") == 2
+    assert trail[-2:] == ["expired", "applied"]
+    assert len(cloud.topics.messages) == 3
+
+
+def test_each_message_has_a_link_of_its_own(cloud: Deployment) -> None:
+    """A reminder brings a new callback token, and the earlier one still opens the approval."""
+    cloud.approval_terms = {"remind_every": timedelta(hours=1)}
+    id = cloud.pause()
+    cloud.ask(id, "token-1")
+    first = cloud.callback()
+    cloud.clock.advance(hours=1)
+    cloud.ask(id, "token-2")
+    second = cloud.callback()
+    assert first != second
+    for token in (first, second):
+        assert cloud.get(f"/callbacks/{token}").json["id"] == id
+
+
+def test_a_reminder_that_is_not_due_is_none(cloud: Deployment) -> None:
+    """An execution that asks again before its time, such as one that was restarted, tells people and reminds nobody."""
+    cloud.approval_terms = {"remind_every": timedelta(hours=1)}
+    id = cloud.pause()
+    cloud.ask(id, "token-1")
+    cloud.clock.advance(minutes=59)
+    cloud.ask(id, "token-2")
+    assert "reminded" not in [event.event for event in cloud.approval(id).events]
+
+
+@pytest.mark.parametrize(
+    "fault", [{"on_timeout": "escalate"}, {"on_timeout": "halt"}, {"remind_every": timedelta(0)}], ids=str
+)
+def test_terms_that_make_no_sense_are_refused(fault: dict[str, Any]) -> None:
+    """A policy that does not exist, one without a deadline, reminders without a pause between them."""
+    with pytest.raises(ConfigurationError, match=next(iter(fault))):
+        tool(needs_approval=True, **fault)(lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "days", "outcome"), [(999, 299, None), (1_000, 0, "elsewhere"), (1, 300, "elsewhere")]
+)
+def test_a_wait_goes_on_in_a_fresh_execution(cloud: Deployment, rounds: int, days: int, outcome: str | None) -> None:
+    """An execution near 25,000 events or a year of life hands on to a new one, and the approval stays what it was."""
+    id = waits(cloud)
+    started_at = (cloud.clock() - timedelta(days=days)).isoformat()
+    left = steps.handler({**cloud.slice_task(), "rounds": rounds, "started_at": started_at}, Context(seconds=900))
+    assert left["outcome"] == (outcome or "awaiting-approval")
+    assert cloud.approval(id).status is ApprovalStatus.PENDING
+
+
+def test_what_is_over_does_not_go_on_elsewhere(cloud: Deployment) -> None:
+    """A run that has ended ends its execution, however old that is."""
+    accepted(cloud)
+    left = steps.handler({**cloud.slice_task(), "rounds": 10_000}, Context(seconds=900))
+    assert left["outcome"] == "finished"
+
+
+def test_the_machine_starts_the_fresh_execution(cloud: Deployment) -> None:
+    """With the same input, under a name that follows from its own: the same one, if it is started twice."""
+    cloud.pause()
+    machine = execution(cloud)
+    machine.started_at = cloud.clock() - timedelta(days=301)
+    assert machine.go() == "Done"
+    [started] = machine.started
+    assert started["Input"] == json.loads(cloud.run_input())
+    assert len(started["Name"]) == 64
+
+
 def test_an_approved_run_whose_slice_dies_is_carried_on(cloud: Deployment) -> None:
     """A slice that finds the decision applied already, and the run unfinished, carries it on."""
     id = waits(cloud)
@@ -512,7 +607,10 @@ def execution(cloud: Deployment, session: str = "s") -> Execution:
     """The execution that the handlers started for the session."""
     [arn] = cloud.states.running
     return Execution(
-        cloud.states.executions[arn]["input"], lambda payload: steps.handler(payload, Context(seconds=900)), id=arn
+        cloud.states.executions[arn]["input"],
+        lambda payload: steps.handler(payload, Context(seconds=900)),
+        id=arn,
+        started_at=cloud.clock(),
     )
 
 

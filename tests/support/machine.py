@@ -1,7 +1,10 @@
 """The state machine in this process: as much of the Amazon States Language as infra/run.asl.json uses."""
 
+import hashlib
 import json
+import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +14,17 @@ DEFINITION: dict[str, Any] = json.loads((Path(__file__).parents[2] / "infra" / "
 class Execution:
     """One execution. `go` runs until it ends or waits: for time, or for an answer to its task token."""
 
-    def __init__(self, input: str, invoke: Callable[[dict[str, Any]], Any], *, id: str = "arn:execution") -> None:
+    def __init__(
+        self,
+        input: str,
+        invoke: Callable[[dict[str, Any]], Any],
+        *,
+        id: str = "arn:execution",
+        started_at: datetime | None = None,
+    ) -> None:
         self.id = id
+        self.started_at = started_at or datetime.now(UTC)
+        self.started: list[dict[str, Any]] = []
         self.payloads: list[dict[str, Any]] = []
         self.at: str = DEFINITION["StartAt"]
         self.status = "RUNNING"
@@ -33,6 +45,10 @@ class Execution:
                     if waits:
                         self._tokens += 1
                         self.task_token = f"task-token-{self.id}-{self._tokens}"
+                    if state["Resource"].endswith("states:startExecution"):
+                        self.started.append(self._fill(state["Parameters"]))
+                        self.at = state["Next"]
+                        continue
                     payload = self._fill(state["Parameters"])["Payload"]
                     self.payloads.append(payload)
                     result = json.loads(json.dumps(self._invoke(payload)))
@@ -89,12 +105,26 @@ class Execution:
         }
 
     def _value(self, path: str, data: Any = None) -> Any:
+        if (called := re.fullmatch(r"States\.(\w+)\((.*), (.*)\)", path)) is not None:
+            return self._call(called[1], self._value(called[2], data), called[3])
         value = data if data is not None else self._data
         if path.startswith("$$."):
-            value, path = {"Execution": {"Id": self.id}, "Task": {"Token": self.task_token}}, path[1:]
+            execution = {"Id": self.id, "StartTime": self.started_at.isoformat()}
+            machine = {"Id": "arn:machine"}
+            value = {"Execution": execution, "StateMachine": machine, "Task": {"Token": self.task_token}}
+            path = path[1:]
         for name in path.split(".")[1:]:
             value = value[name]
         return value
+
+    def _call(self, function: str, first: Any, second: str) -> Any:
+        match function, second:
+            case "MathAdd", number:
+                return first + int(number)
+            case "Hash", "'SHA-256'":
+                return hashlib.sha256(first.encode()).hexdigest()
+            case _:
+                raise NotImplementedError(function)
 
     def _put(self, path: str, value: Any) -> None:
         self._data = {**self._data, path.removeprefix("$."): value}
