@@ -4,6 +4,7 @@ from durable.agent import Agent, Approvals, get_checkpoint_history
 from durable.approval_stream import Approval, ApprovalStatus
 from durable.approvals import ApprovalDecision, Decided, decide
 from durable.bounds import Bounds, Watch
+from durable.compaction import Compaction, Summarizer, Summary, summarize_with
 from durable.conversation import ConversationSessionRecord
 from durable.definition import AgentDefinition, RunContext
 from durable.errors import (
@@ -54,10 +55,12 @@ from durable.events import (
     ApprovalRequested,
     ArgumentsDelta,
     CheckpointSaved,
+    CompactionFailed,
     Event,
     ReasoningDelta,
     RunDone,
     RunStart,
+    SessionCompacted,
     StepStart,
     TextDelta,
     ToolDone,
@@ -126,6 +129,8 @@ __all__ = [
     "Checkpoint",
     "CheckpointNotFoundError",
     "CheckpointSaved",
+    "Compaction",
+    "CompactionFailed",
     "Comparison",
     "ConfigurationError",
     "ConversationSession",
@@ -187,6 +192,7 @@ __all__ = [
     "RunStream",
     "SessionAwaitingApprovalError",
     "SessionBusyError",
+    "SessionCompacted",
     "SessionError",
     "SessionExistsError",
     "SessionLock",
@@ -200,6 +206,8 @@ __all__ = [
     "StoreRejectedError",
     "StoreUnavailableError",
     "StreamingProvider",
+    "Summarizer",
+    "Summary",
     "SystemMessage",
     "TextDelta",
     "TextPart",
@@ -226,5 +234,6 @@ __all__ = [
     "get_checkpoint_history",
     "render_comparison",
     "resume_after_approval",
+    "summarize_with",
     "tool",
 ]

@@ -12,6 +12,7 @@ from uuid import uuid4
 import anyio
 from pydantic import JsonValue, TypeAdapter
 
+from durable.compaction import Compaction
 from durable.errors import ConfigurationError
 from durable.hooks import NO_HOOKS, Hooks
 from durable.ports import Clock, IdFactory, Provider, ToolSpec
@@ -59,8 +60,8 @@ class AgentDefinition:
     `parallel_tool_calls` whether the model may ask for several in one turn (None: as its provider does),
     `max_tokens` the input and output tokens of a run, `max_duration` the time that is worked on it: a run that has
     reached one of the last two finishes as `budget-exceeded`. `output_type` is what the final answer must validate as,
-    read as JSON. `abort_grace` is how long, in seconds, tools that run may go on after an abort. Raises
-    `ConfigurationError` that names the option.
+    read as JSON. `compaction` says when long conversations are made short. `abort_grace` is how long, in seconds, tools
+    that run may go on after an abort. Raises `ConfigurationError` that names the option.
     """
 
     name: str = "agent"
@@ -74,6 +75,7 @@ class AgentDefinition:
     max_tokens: int | None = None
     max_duration: timedelta | None = None
     output_type: Any = None
+    compaction: Compaction | None = None
     hooks: Hooks = NO_HOOKS
     on_agent_drift: OnDrift = "warn"
     abort_grace: float = 5.0

@@ -128,6 +128,23 @@ class AgentDrift(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SessionCompacted(Event):
+    """Old turns were replaced by a summary, and that is saved."""
+
+    type: ClassVar[str] = "session.compacted"
+    messages_before: int
+    messages_after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactionFailed(Event):
+    """No summary could be made, for an error of this type: the conversation is as it was, and the run goes on."""
+
+    type: ClassVar[str] = "compaction.failed"
+    error: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunDone(Event):
     type: ClassVar[str] = "run.done"
     finish_reason: FinishReason

@@ -19,6 +19,7 @@ from durable.asking import Questions, origin_of
 from durable.batch import Terms, run_calls
 from durable.bounds import MIN_TOOL_SECONDS, UNBOUNDED, UNWATCHED, Bounds, Watch
 from durable.capacity import NOTHING, Capacity
+from durable.compaction import Compactor
 from durable.counting import Tally, counted
 from durable.crossing import cross, save_checkpoint
 from durable.definition import AgentDefinition, Resolved
@@ -135,6 +136,7 @@ class _Run:
         self._questions = Questions(
             tell=self._emit, heard=self._emit.heard, taken=call_ids(checkpoint.messages), ids=agent.ids
         )
+        self._compactor = Compactor(agent.compaction, resolved.provider, tell=self._emit)
         self._worked_before = checkpoint.worked_seconds
         self._began = agent.clock()
         self._tally = tally
@@ -166,7 +168,7 @@ class _Run:
                     break
                 match next_step(self._checkpoint, self._limits):
                     case CallModel():
-                        stopped = await self._in_time(self._bounds.min_model_seconds, self._call_model)
+                        stopped = await self._compact_and_call_model()
                     case RunCalls(calls):
                         stopped = await self._in_time(MIN_TOOL_SECONDS, self._run_calls, calls)
                     case Finish(reason):
@@ -226,6 +228,20 @@ class _Run:
         with anyio.move_on_after(left) as scope:
             await act(*arguments)
         return FinishReason.DEADLINE if scope.cancelled_caught else None
+
+    async def _compact_and_call_model(self) -> FinishReason | None:
+        least = self._bounds.min_model_seconds
+        if self._agent.compaction is not None:
+            stopped = await self._in_time(least, self._compact)
+            if stopped or self._signal.aborted:
+                return stopped
+        return await self._in_time(least, self._call_model)
+
+    async def _compact(self) -> None:
+        before = self._checkpoint
+        if (compacted := await self._compactor.compacted(before, self._signal)) is not None:
+            await self._save(compacted)
+            self._compactor.told(before, compacted)
 
     async def _call_model(self) -> None:
         before = transitions.asked(self._checkpoint)

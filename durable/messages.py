@@ -139,10 +139,14 @@ class SystemMessage(_Frozen):
 
 
 class UserMessage(_Frozen):
-    """What the user says: a text, or parts (texts, images, files) in their order."""
+    """What the user says: a text, or parts (texts, images, files) in their order.
+
+    `summary_of` marks a summary that stands for so many older turns of the conversation (`durable.compaction`).
+    """
 
     role: Literal["user"] = "user"
     content: str | tuple[Part, ...]
+    summary_of: int | None = None
 
     @property
     def text(self) -> str:

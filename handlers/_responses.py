@@ -188,7 +188,7 @@ def fork_view(made: Fork) -> dict[str, Any]:
 def message_view(message: Message) -> dict[str, Any]:
     """A message. What only its provider can read stays in the store: `?full=1` of the history shows it."""
     view = message.model_dump(mode="json", exclude={"native"})
-    return view if view.get("parts") else {name: value for name, value in view.items() if name != "parts"}
+    return {name: value for name, value in view.items() if value or name not in ("parts", "summary_of")}
 
 
 def history_view(entry: HistoryEntry, *, full: bool = False) -> dict[str, Any]:
