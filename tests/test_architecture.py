@@ -132,14 +132,17 @@ def test_a_backend_is_behind_one_file() -> None:
 
 
 def test_what_is_concrete_is_chosen_in_one_place() -> None:
-    """Stores, providers and clients are made in handlers/_wiring.py; other handlers get them from there."""
+    """Stores, providers and clients are made in handlers/_wiring.py; only the webhook has one of its own, lazily."""
     for one in imports("handlers"):
+        if one.top == "httpx":
+            assert (one.file, one.lazy) == ("handlers/_webhook.py", True), one
         if one.top in ("stores", "boto3") or one.module.startswith("durable.providers"):
             assert one.file == "handlers/_wiring.py", one
     assert {one.top for one in third_party("handlers")} <= {
         "aws_lambda_powertools",
         "boto3",
         "botocore",
+        "httpx",
         "pydantic",
         "pydantic_core",
     }
