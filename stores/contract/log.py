@@ -1,14 +1,17 @@
 """What every log must do: numbered entries, compare-and-append, reads in order, drops that leave tombstones."""
 
 import random
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
 from threading import Barrier
+from typing import Any
 
 import pytest
 
+from durable.ports import Head, Lease
 from stores.contract.backend import START, Backend
 from stores.contract.samples import AWKWARD_IDS, entry
 
@@ -164,3 +167,33 @@ def test_what_was_dropped_stays_taken(backend: Backend) -> None:
     assert backend.log.append("session/s", entry(30))
     backend.log.drop("session/s")
     assert backend.log.append("session/s", entry(0))
+
+
+def test_every_call_is_counted(backend: Backend) -> None:
+    """Each call of the log and of the leases is at least one request of the meter, also one that finds nothing."""
+    log, leases, meter = backend.connect()
+    now, until = backend.clock(), backend.clock() + timedelta(minutes=1)
+    head = Head(kind="session", id="s", status="in-progress", revision=0, updated_at=now)
+    held: list[Lease | None] = []
+    calls: list[Callable[[], Any]] = [
+        lambda: log.append("session/s", entry(0)),
+        lambda: log.append("session/s", entry(0)),
+        lambda: list(log.read("session/s")),
+        lambda: list(log.read("session/unknown")),
+        lambda: log.mark(head),
+        lambda: log.announce("session/s", run_id="r", due_at=now),
+        lambda: log.head("session/s"),
+        lambda: log.settle(replace(head, due_at=now, due_run="r")),
+        lambda: log.heads("session"),
+        lambda: log.expire("session/s", until=0, fresh_until=now, expires_at=until),
+        lambda: log.drop("session/s", until=0),
+        lambda: held.append(leases.acquire("session/s", "one", until=until, revision=0)),
+        lambda: leases.look("session/s"),
+        lambda: leases.note_execution("session/s", "arn"),
+        lambda: leases.request_abort("session/s", "r"),
+        lambda: leases.release(held[0]) if held[0] is not None else None,
+    ]
+    for number, call in enumerate(calls):
+        before = meter.consumed().requests
+        call()
+        assert meter.consumed().requests > before, f"call {number} is not counted"
