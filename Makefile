@@ -4,6 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 DEV := .venv/.ready
 CLOUD := .local/cloud-venv/.ready
+LLMOCK := .local/llmock-venv/.ready
 
 # What a function's package holds. Add a file or folder here when your agent needs more than Python files beside it.
 PACKAGE ?= durable stores handlers $(wildcard *.py)
@@ -33,7 +34,7 @@ CLOUDS = e2e or local_cloud or dynamodb_local
 PARALLEL = --numprocesses auto --dist worksteal
 
 .PHONY: test
-test: $(DEV) $(CLOUD) ## Run all tests (under 10 minutes)
+test: $(DEV) $(CLOUD) $(LLMOCK) ## Run all tests (under 10 minutes)
 	@$(BIN)/python -m infra.local.dynamodb_local install
 ifeq ($(ARGS),)
 	@$(BIN)/python -m pytest $(PARALLEL) -m "not ($(CLOUDS))"
@@ -97,6 +98,10 @@ $(CLOUD): requirements/cloud.txt
 	@$(PYTHON) infra/local/make_venv.py .local/cloud-venv requirements/cloud.txt "the local cloud"
 	@touch $@
 
+$(LLMOCK): requirements/llmock.txt
+	@$(PYTHON) infra/local/make_venv.py .local/llmock-venv requirements/llmock.txt "the mock of model providers"
+	@touch $@
+
 # --- Lambda packages: called by `sam build` (`BuildMethod: makefile`) ---------------------------------------------------
 
 build-DependenciesLayer:
@@ -118,4 +123,5 @@ lock: $(DEV) ## Move the pinned requirements to the newest versions
 	@$(PIN) requirements/dev.in -o requirements/dev.txt
 	@$(PIN) requirements/runtime.in -c requirements/dev.txt -o requirements/runtime.txt
 	@$(PIN) requirements/cloud.in -o requirements/cloud.txt
+	@$(PIN) requirements/llmock.in -o requirements/llmock.txt
 	@for peer in requirements/peers/*.in; do $(PIN) $$peer -o $${peer%.in}.txt || exit; done

@@ -18,12 +18,16 @@ from durable.errors import (
 )
 from durable.messages import UserMessage
 from durable.ports import ModelRequest
+from durable.providers import HttpSettings
+from durable.providers.bedrock import Bedrock
+from tests.durable.providers.loopback import served
 from tests.durable.providers.recorded import conversations, said_by_the_model
 from tests.durable.providers.wires import (
     OVER_HTTP,
     as_stream,
     bedrock_events,
     bedrock_over,
+    event_frame,
     framed,
     model_over,
     stream_of,
@@ -130,6 +134,13 @@ ANSWERS: dict[str, Any] = {
 """One answer of each protocol, with text, a call and what only its provider reads."""
 
 
+TEXT = {
+    "stopReason": "end_turn",
+    "output": {"message": {"role": "assistant", "content": [{"text": "Let me see."}]}},
+    "usage": {"inputTokens": 1, "outputTokens": 2},
+}
+
+
 @pytest.mark.parametrize("protocol", ANSWERS)
 async def test_our_own_answers_are_the_same_too(protocol: str) -> None:
     """Where no recordings are at hand, one answer of each protocol shows the same."""
@@ -177,6 +188,28 @@ async def test_a_bedrock_stream_that_breaks_off_is_no_turn() -> None:
     for kept in range(len(events) - 2):
         with pytest.raises(ProviderStreamError):
             await streamed(bedrock_over(events[:kept])[0], ASK)
+
+
+async def test_frames_of_an_event_stream_that_are_cut_are_no_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over the wire and through boto3's own reader: cut between frames, inside one, or with a damaged checksum."""
+    for name, value in {"ACCESS_KEY_ID": "AKIA", "SECRET_ACCESS_KEY": "s", "DEFAULT_REGION": "us-east-1"}.items():
+        monkeypatch.setenv(f"AWS_{name}", value)
+    frames = [event_frame(*next(iter(event.items()))) for event in bedrock_events(TEXT)]
+    content = b"".join(frames)
+    busy = event_frame("throttlingException", {"message": "busy"}, message="exception")
+    cuts = [0, 5, len(frames[0]), len(frames[0]) + 9, len(content) - len(frames[-1]) - len(frames[-2]) - 3]
+    damaged = content[:60] + bytes([content[60] ^ 1]) + content[61:]
+    headers = {"content-type": "application/vnd.amazon.eventstream"}
+    with served() as loopback:
+        model = Bedrock("us.anthropic.claude-v1:0", endpoint_url=loopback.url, http=HttpSettings(attempts=1))
+        for wire in [*(content[:cut] for cut in cuts), damaged, frames[0] + busy]:
+            loopback.answers, loopback.bodies = [(200, headers, wire)], []
+            with pytest.raises(ProviderError) as caught:
+                await streamed(model, ASK)
+            assert caught.value.retryable or isinstance(caught.value, ProviderResponseError)
+        loopback.answers, loopback.bodies = [(200, headers, content)], []
+        turn, _ = await streamed(model, ASK)
+    assert turn.message.content == "Let me see."
 
 
 @pytest.mark.parametrize("protocol", OVER_HTTP)
