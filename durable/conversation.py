@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from pydantic import JsonValue
 
-from durable.errors import ConfigurationError, SessionAwaitingApprovalError, TurnPendingError
+from durable.errors import InvalidInputError, SessionAwaitingApprovalError, TurnPendingError
 from durable.messages import AssistantMessage, Conversational, Message, ToolMessage, UserMessage
 from durable.plan import run_input
 from durable.records import Checkpoint, FinishReason, ForkedFrom, Record, Status, Timestamp, Usage
@@ -148,7 +148,7 @@ def check_cut(checkpoint: Checkpoint, count: object) -> None:
     """Raise unless the session is between two turns and may be cut after its first `count` messages.
 
     A turn that waits for a human is `SessionAwaitingApprovalError`, another unfinished one `TurnPendingError`; a count
-    that is none, or would separate a call from its result, is a `ConfigurationError` that names the nearest that would
+    that is none, or would separate a call from its result, is an `InvalidInputError` that names the nearest that would
     not.
     """
     if checkpoint.status is Status.AWAITING_APPROVAL:
@@ -157,11 +157,11 @@ def check_cut(checkpoint: Checkpoint, count: object) -> None:
         raise TurnPendingError(checkpoint.session_id or "", checkpoint.run_id)
     last = len(checkpoint.messages)
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= last:
-        raise ConfigurationError(f"message_count must be a whole number from 0 to {last}, not {count!r}.")
+        raise InvalidInputError(f"message_count must be a whole number from 0 to {last}, not {count!r}.")
     if count in (allowed := allowed_cuts(checkpoint.messages)):
         return
     below, above = max(cut for cut in allowed if cut < count), min(cut for cut in allowed if cut > count)
-    raise ConfigurationError(
+    raise InvalidInputError(
         f"message_count {count} would separate a tool call from its result: the nearest that do not are {below} and "
         f"{above}."
     )

@@ -19,6 +19,7 @@ from typing import Any, Final, cast
 
 from pydantic import JsonValue
 
+from durable import conversation
 from durable.admission import redelivered
 from durable.crossing import cross, save_checkpoint
 from durable.definition import AgentDefinition
@@ -27,6 +28,7 @@ from durable.errors import (
     ConfigurationError,
     InvalidInputError,
     SessionExistsError,
+    SessionNotFoundError,
     StaleCheckpointError,
 )
 from durable.messages import AssistantMessage
@@ -74,24 +76,35 @@ async def fork(
     Raises `CheckpointNotFoundError` that lists the steps there are, `SessionExistsError` for a name that is taken,
     `InvalidInputError` for a patch that does not fit, and `ConfigurationError` for a store that keeps no history.
     """
-    if new_session_id is not None and request is not None:
-        stored = await cross(store.checkpoints.load, check_session_id(new_session_id))
-        if (made := _made_before(stored, request)) is not None:
-            return made
+    if (made := await _made_already(store, new_session_id, request)) is not None:
+        return made
     entry = find(await listed(store.checkpoints, session_id), session_id, from_step=from_step, revision=revision)
     forked = fork_of(entry, patch, run_id=agent.ids(), now=agent.clock(), requested_by=requested_by)
-    if request is not None:
-        key, digest = request
-        forked = forked.but(requests={key: AcceptedRequest(digest=digest, run_id=forked.run_id)})
-    if new_session_id is None:
-        return await _claim_free(agent, store, forked, session_id)
-    try:
-        return await _claim(agent, store, forked, check_session_id(new_session_id))
-    except StaleCheckpointError:
-        stored = await cross(store.checkpoints.load, new_session_id)
-        if request is not None and (made := _made_before(stored, request)) is not None:
-            return made
-        raise SessionExistsError(new_session_id) from None
+    return await _claimed(agent, store, forked, session_id, new_session_id, request)
+
+
+async def fork_messages(
+    agent: AgentDefinition,
+    session_id: str,
+    *,
+    store: Store,
+    message_count: int | None = None,
+    new_session_id: str | None = None,
+    requested_by: str | None = None,
+    request: tuple[str, str] | None = None,
+) -> Fork:
+    """Save a new session that begins with the first messages of `session_id` (None: all); the rest is as in `fork`.
+
+    It is a finished conversation, for the next message to go on from. Raises `SessionNotFoundError`,
+    `SessionExistsError`, and what `conversation.check_cut` raises.
+    """
+    if (made := await _made_already(store, new_session_id, request)) is not None:
+        return made
+    stored = await cross(store.checkpoints.load, check_session_id(session_id))
+    if stored is None:
+        raise SessionNotFoundError(session_id)
+    forked = conversation.forked(stored, message_count, run_id=agent.ids(), now=agent.clock())
+    return await _claimed(agent, store, forked.but(requested_by=requested_by), session_id, new_session_id, request)
 
 
 async def listed(checkpoints: CheckpointStore, session_id: str) -> list[HistoryEntry]:
@@ -157,6 +170,28 @@ def default_id(session_id: str, suffix: str) -> str:
     return session_id[: MAX_SESSION_ID - len(mark)] + mark
 
 
+async def _claimed(
+    agent: AgentDefinition,
+    store: Store,
+    forked: Checkpoint,
+    session_id: str,
+    new_session_id: str | None,
+    request: tuple[str, str] | None,
+) -> Fork:
+    """Save it under its name, or the first that is free; what this request made meanwhile is the fork that it gets."""
+    if request is not None:
+        key, digest = request
+        forked = forked.but(requests={key: AcceptedRequest(digest=digest, run_id=forked.run_id)})
+    if new_session_id is None:
+        return await _claim_free(agent, store, forked, session_id)
+    try:
+        return await _claim(agent, store, forked, check_session_id(new_session_id))
+    except StaleCheckpointError:
+        if (made := await _made_already(store, new_session_id, request)) is not None:
+            return made
+        raise SessionExistsError(new_session_id) from None
+
+
 async def _claim_free(agent: AgentDefinition, store: Store, forked: Checkpoint, session_id: str) -> Fork:
     for n in count(1):
         try:
@@ -171,8 +206,11 @@ async def _claim(agent: AgentDefinition, store: Store, forked: Checkpoint, name:
     return _as_fork(await save_checkpoint(agent, store, forked.but(session_id=name), after=None))
 
 
-def _made_before(stored: Checkpoint | None, request: tuple[str, str]) -> Fork | None:
+async def _made_already(store: Store, new_session_id: str | None, request: tuple[str, str] | None) -> Fork | None:
     """The fork that this very request has made. Raises `RequestConflictError` for its key with another body."""
+    if new_session_id is None or request is None:
+        return None
+    stored = await cross(store.checkpoints.load, check_session_id(new_session_id))
     if stored is None or redelivered(stored, *request) is None or stored.forked_from is None:
         return None
     return _as_fork(stored)

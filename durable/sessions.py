@@ -29,13 +29,12 @@ from durable.definition import AgentDefinition
 from durable.errors import (
     ConfigurationError,
     DurableError,
-    SessionExistsError,
     SessionNotFoundError,
-    StaleCheckpointError,
     WaitAbortedError,
 )
 from durable.events import Listener
 from durable.executor import run_to_pause
+from durable.fork import fork_messages
 from durable.locks import Held, InProcessLock, SessionLock, Unlocked
 from durable.messages import Conversational
 from durable.outcome import RunResult, result_of
@@ -132,13 +131,9 @@ class ConversationSession:
         """
         check_session_id(new_id)
         async with self._held() as held:
-            stored = await self._there()
-            made = conversation.forked(stored, message_count, run_id=self.agent.ids(), now=self.agent.clock())
             await held.check()
-            try:
-                await save_checkpoint(self.agent, self.store, made.but(session_id=new_id), after=None)
-            except StaleCheckpointError:
-                raise SessionExistsError(new_id) from None
+            count = message_count
+            await fork_messages(self.agent, self.id, store=self.store, message_count=count, new_session_id=new_id)
         return replace(self, id=new_id)
 
     async def truncate(self, message_count: int) -> None:

@@ -6,9 +6,10 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
-from durable.fork import Fork, default_id, fork
+from durable.fork import Fork, default_id, fork, fork_messages
 from durable.messages import Message
 from durable.patches import UNCHANGED, Patch, PatchedResult
+from handlers._responses import RequestInvalid
 from handlers._wiring import App
 
 
@@ -41,12 +42,16 @@ class PatchRequest(BaseModel):
 
 
 class ForkRequest(BaseModel):
-    """The body: from which step or revision, what is different, and the new session's id where it should have one."""
+    """The body: from which step or revision, what is different, and the new session's id where it should have one.
+
+    Or `message_count`: the first messages of the conversation as it is, with nothing different.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     from_step: Annotated[int, Field(ge=0)] | None = None
     revision: Annotated[int, Field(ge=0)] | None = None
+    message_count: Annotated[int, Field(ge=0)] | None = None
     session_id: str | None = None
     patch: PatchRequest = PatchRequest()
 
@@ -58,6 +63,21 @@ def make_fork(
     name = body.session_id
     if name is None and request is not None:
         name = named_after(session_id, request[0])
+    if body.message_count is not None:
+        if {"from_step", "revision", "patch"} & body.model_fields_set:
+            raise RequestInvalid("message_count goes with none of from_step, revision and patch.")
+        count = body.message_count
+        return asyncio.run(
+            fork_messages(
+                app.agent,
+                session_id,
+                store=app.store,
+                message_count=count,
+                new_session_id=name,
+                requested_by=requested_by,
+                request=request,
+            )
+        )
     made = fork(
         app.agent,
         session_id,

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from durable import errors
 from durable.approval_stream import Approval
 from durable.capacity import NOTHING, Capacity
+from durable.conversation import pending_of
 from durable.fork import Fork
 from durable.messages import Message
 from durable.outcome import RunResult, result_of
@@ -158,10 +159,14 @@ def answer_at(prefix: str, checkpoint: Checkpoint) -> Link:
 
 
 def session_view(checkpoint: Checkpoint) -> dict[str, Any]:
+    """A session: its newest run, how much it holds (`committed` messages are of finished turns), what is pending."""
+    pending = pending_of(checkpoint)
     return {
         **result_view(result_of(checkpoint)),
         "turns": checkpoint.turns,
         "messages": len(checkpoint.messages),
+        "committed": checkpoint.committed,
+        "pending": pending.model_dump(mode="json") if pending else None,
         "revision": checkpoint.revision,
         "store": capacity_view(checkpoint.consumed or NOTHING),
         "forked_from": checkpoint.forked_from.model_dump() if checkpoint.forked_from else None,

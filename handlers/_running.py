@@ -104,8 +104,7 @@ def accept(
         )
         return taken
     except StaleCheckpointError:
-        now = app.agent.clock()  # somebody who outlived their lease is still saving
-        raise busy(session_id, until=now + timedelta(seconds=1), now=now) from None
+        raise moved_meanwhile(app, session_id) from None
     finally:
         if not isinstance(taken, Accepted):
             app.store.leases.release(lease)
@@ -168,6 +167,12 @@ def take_lease(app: App, session_id: str, *, owner: str, until: datetime, revisi
 
 def busy(session_id: str, *, until: datetime, now: datetime) -> SessionBusyError:
     return SessionBusyError(session_id, busy_until=until, retry_after=max(1, ceil((until - now).total_seconds())))
+
+
+def moved_meanwhile(app: App, session_id: str) -> SessionBusyError:
+    """What to say when somebody who outlived their lease is still saving."""
+    now = app.agent.clock()
+    return busy(session_id, until=now + timedelta(seconds=1), now=now)
 
 
 def run(app: App, work: Awaitable[RunResult], guard: Guard) -> RunResult:

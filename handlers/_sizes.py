@@ -25,7 +25,9 @@ MAX_PART: Final = 1_000_000
 Link = Callable[[str], str | None]
 """Gives where the value at a JSON Pointer (RFC 6901) of the view can be looked up."""
 
-_VALUES: Final = frozenset({"content", "arguments", "args", "business_state", "instructions", "text", "result", "data"})
+_VALUES: Final = frozenset(
+    {"content", "arguments", "args", "business_state", "instructions", "text", "result", "data", "input"}
+)
 _LISTS: Final = frozenset({"messages", "a", "b"})
 
 

@@ -1,4 +1,4 @@
-"""POST /sessions/{id}/runs, resume, abort and forks: what makes a session or moves it.
+"""POST /sessions/{id}/runs, resume, abort, forks and truncate, DELETE /sessions/{id}: what makes a session or moves it.
 
 An input is accepted, run here as far as time allows, and the rest is handed over. A resume is the same without input.
 """
@@ -19,6 +19,7 @@ from durable.outcome import RunResult, result_of
 from durable.ports import Lease
 from durable.records import AcceptedRequest, Checkpoint, FinishReason, Status
 from handlers._aborting import abort_run, is_under_way
+from handlers._conversations import TruncateRequest, delete_session, truncate_session
 from handlers._deadline import LambdaContext, bounds, end_of
 from handlers._executions import hand_over
 from handlers._forking import ForkRequest, make_fork
@@ -36,6 +37,7 @@ from handlers._responses import (
     parse_body,
     problem,
     result_view,
+    session_view,
 )
 from handlers._running import STOPPED, Accepted, Known, Redelivered, accept, run
 from handlers._sizes import fitted
@@ -125,6 +127,36 @@ def forks(segment: str) -> Response[str]:
     count(Forks=1)
     link = stage_prefix(router) + location(made.session_id)
     return json_response(fork_view(made), status=201, headers={"Location": link})
+
+
+@router.post("/sessions/<segment>/truncate")
+def truncate(segment: str) -> Response[str]:
+    """Keep the first messages of a session whose turns are all finished: 200 with how it stands."""
+    context, session_id = router.lambda_context, session_id_of(segment)
+    about(session_id=session_id)
+    checkpoint = truncate_session(
+        app(),
+        session_id,
+        parse_body(TruncateRequest, router.current_event.decoded_body).message_count,
+        owner=f"request/{context.aws_request_id}",
+        until=end_of(context, app().agent.clock()),
+    )
+    return json_response(fitted(session_view(checkpoint), answer_at(stage_prefix(router), checkpoint)))
+
+
+@router.delete("/sessions/<segment>")
+def delete(segment: str) -> Response[str]:
+    """Delete a session with all that is kept of it: 204, also where there is none."""
+    context, session_id = router.lambda_context, session_id_of(segment)
+    about(session_id=session_id)
+    delete_session(
+        app(),
+        session_id,
+        by=caller(router),
+        owner=f"request/{context.aws_request_id}",
+        until=end_of(context, app().agent.clock()),
+    )
+    return Response(204)
 
 
 def _carry_out(

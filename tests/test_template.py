@@ -138,6 +138,7 @@ ACTIONS = {
     "checkpoints.history": {"Query"},
     "checkpoints.save": {"BatchGetItem", "BatchWriteItem", "PutItem", "Query", "UpdateItem"},
     "checkpoints.maintain": {"BatchGetItem", "BatchWriteItem", "PutItem", "Query", "UpdateItem"},
+    "checkpoints.delete": {"BatchWriteItem", "PutItem", "Query", "UpdateItem"},
     # approvals
     "approvals.get": {"Query"},
     "approvals.list": {"Query"},
@@ -161,7 +162,7 @@ RUNS = {
     *("checkpoints.load", "checkpoints.save", "checkpoints.maintain", "approvals.request"),
 }
 USES = {
-    "runs": RUNS | {"checkpoints.history", "approvals.append"} | CARRIES_ON,
+    "runs": RUNS | {"checkpoints.history", "checkpoints.delete", "approvals.append"} | CARRIES_ON,
     "sessions": {"checkpoints.load", "checkpoints.history", "log.heads"},
     "approvals": {"approvals.list", "approvals.get", "approvals.append", "checkpoints.load"} | CARRIES_ON,
     "steps": RUNS

@@ -112,7 +112,7 @@ class Deployment:
         self, method: str, path: str, *, seconds: float = 29.0, request_id: str = "r1", **event: Any
     ) -> Answered:
         module = {"callbacks": approvals, "approvals": approvals}.get(path.split("/")[1], sessions)
-        if path.endswith(("/runs", "/resume", "/abort", "/forks")):
+        if method == "DELETE" or path.endswith(("/runs", "/resume", "/abort", "/forks", "/truncate")):
             module = runs
         context = Context(seconds=seconds, request_id=request_id)
         return Answered(module.handler(rest_event(method, path, **event), context))
