@@ -330,12 +330,17 @@ def test_the_probe_sees_what_it_looks_for(tmp_path: Path) -> None:
         assert what in seen
 
 
-@pytest.mark.parametrize("module", ["durable", "durable.providers", "durable.providers.scripted", "stores"])
+PROVIDERS = [f"durable.providers.{name}" for name in ("anthropic", "bedrock", "openai_chat", "openai_responses")]
+
+
+@pytest.mark.parametrize("module", ["durable", "durable.providers", "durable.providers.scripted", "stores", *PROVIDERS])
 def test_the_core_is_light_to_import(module: str, tmp_path: Path) -> None:
     """Importing the core brings neither httpx nor boto3: they come with the first call that needs them."""
     _, imported = probe(module, cwd=tmp_path)
     assert module in imported
     assert not imported & {"httpx", "boto3", "botocore", "aws_lambda_powertools"}
+    if module == "durable":
+        assert not [name for name in imported if name.startswith("durable.providers")]
 
 
 def test_handlers_do_not_bring_the_network_client(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@
     anything else      kept verbatim at its place: thinking with its signature, redacted_thinking, compaction,
                        calls and results of server tools
 
+A turn that the server paused (`pause_turn`, by server tools) ends as cut by length: a message goes on from there.
 A stream ends with `message_stop`. Pings and unknown events are passed over, unknown deltas are joined to their block.
 """
 

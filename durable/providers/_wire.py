@@ -5,23 +5,17 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Protocol, cast
+from typing import Any, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import JsonValue
 
 from durable.errors import ConfigurationError
-from durable.messages import FilePart, ImagePart, Part, TextPart, ToolCall, ToolMessage
+from durable.messages import FilePart, ImagePart, TextPart, ToolCall, ToolMessage
 from durable.ports import Delta, ModelTurn
 from durable.providers._text import read_json
 
 Json = dict[str, JsonValue]
-
-
-class Parse(Protocol):
-    """Reads a whole answer into a turn."""
-
-    def __call__(self, answer: JsonValue) -> ModelTurn: ...
 
 
 def result_text(message: ToolMessage) -> str:
@@ -163,13 +157,11 @@ def checked_options(options: Mapping[str, JsonValue] | None, taken: frozenset[st
 
 
 def merged(options: Json, ours: Json) -> Json:
-    """Both, field by field; within an object that both name, ours come beside the given ones."""
+    """Both, field by field; within an object that both name, ours come beside the given ones. An option of None leaves
+    a field out that a server does not take, e.g. `stream_options`."""
     both = dict(options)
     for name, value in ours.items():
         given = both.get(name)
         both[name] = {**given, **value} if isinstance(given, dict) and isinstance(value, dict) else value
-    return both
-
-
-def text_parts_only(parts: Sequence[Part]) -> bool:
-    return all(isinstance(part, TextPart) for part in parts)
+    left_out = {name for name, value in options.items() if value is None}
+    return {name: value for name, value in both.items() if name not in left_out}

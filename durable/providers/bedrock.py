@@ -8,6 +8,7 @@ business: the function's role, or the shell's.
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, assert_never, cast
 
 import anyio
@@ -33,7 +34,7 @@ from durable.messages import (
     ToolMessage,
     UserMessage,
 )
-from durable.ports import ModelRequest, ModelTurn, ToolSpec
+from durable.ports import Delta, ModelRequest, ModelTurn, ToolSpec
 from durable.providers import _bedrock_answer as answers
 from durable.providers._failures import Failure
 from durable.providers._http import Tell, Told
@@ -55,6 +56,28 @@ _ID = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
 _FORMATS = {"plain": "txt", "markdown": "md", "msword": "doc", "vnd.ms-excel": "xls"}
 _GEOGRAPHIES = frozenset({"us", "us-gov", "eu", "apac", "global", "jp", "au", "ca"})
 _OFFICE = "vnd.openxmlformats-officedocument."
+
+
+class _Left(Exception):
+    """Nobody waits for this attempt any more."""
+
+
+class _Attempt:
+    """One call, seen from its worker thread."""
+
+    def __init__(self, told: Told | None) -> None:
+        self._told = told
+        self.over = False
+
+    def hand_over(self, delta: Delta) -> None:
+        """Tell a piece in the event loop, as long as somebody waits for the attempt."""
+        if self.over:
+            raise _Left
+        anyio.from_thread.run_sync(self._tell, delta)
+
+    def _tell(self, delta: Delta) -> None:
+        if not self.over and self._told is not None:
+            self._told(delta)
 
 
 class Bedrock:
@@ -100,24 +123,22 @@ class Bedrock:
     async def generate(self, request: ModelRequest) -> ModelTurn:
         body = self.body(request)
 
-        def ask() -> Any:
+        def ask(attempt: _Attempt) -> Any:
             return self._made().converse(**body)
 
-        answer = await self._attempts(request, ask, Told(lambda delta: None))
-        return answers.parse(self.name, answer, origin=self.origin)
+        return answers.parse(self.name, await self._attempts(request, ask, None), origin=self.origin)
 
     async def stream(self, request: ModelRequest, tell: Tell) -> ModelTurn:
         """Like `generate`, and `tell` gets the pieces of the turn while it is written."""
         body, told = self.body(request), Told(tell)
 
-        def ask() -> Any:
-            """Runs in a worker thread."""
+        def ask(attempt: _Attempt) -> Any:
             stream = answers.ConverseStream(self.name)
             response = self._made().converse_stream(**body)
             try:
                 for event in response["stream"]:
                     for delta in stream.feed(event):
-                        anyio.from_thread.run_sync(told, delta)
+                        attempt.hand_over(delta)
             finally:
                 response["stream"].close()
             if not stream.done:
@@ -130,10 +151,14 @@ class Bedrock:
                 tell(delta)
         return turn
 
-    async def _attempts(self, request: ModelRequest, ask: Callable[[], Any], told: Told) -> Any:
+    async def _attempts(self, request: ModelRequest, ask: "Callable[[_Attempt], Any]", told: Told | None) -> Any:
         async def once(left: float) -> Any:
-            found = await self._guarded(ask, left)
-            if isinstance(found, Failure) and told.any:
+            attempt = _Attempt(told)
+            try:
+                found = await self._guarded(partial(ask, attempt), left)
+            finally:
+                attempt.over = True
+            if isinstance(found, Failure) and told is not None and told.any:
                 error = found.error
                 if error.retryable and not isinstance(error, ProviderStreamError):
                     error = ProviderStreamError(self.name, error.reason, status=error.status)
@@ -143,6 +168,7 @@ class Bedrock:
         return await attempts(self.name, once, budget=request.timeout, settings=self._settings)
 
     async def _guarded(self, ask: Callable[[], Any], left: float) -> Any:
+        """Ask in a worker thread. One that is out of time cannot be stopped: it is left behind, and tells nothing."""
         try:
             with anyio.fail_after(left):
                 return await anyio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1))

@@ -53,7 +53,8 @@ class OpenAIChat(HttpModel):
     """A model behind `POST <base_url>/chat/completions`.
 
     `headers` go with each request and replace ours of the same name; a query of `base_url` is kept. `options` are more
-    fields of the request body, e.g. `{"temperature": 0}`. `structured_output` says whether the server is asked to hold
+    fields of the request body, e.g. `{"temperature": 0}`; one of None leaves a field of ours out, for a server that
+    does not take it, e.g. `{"stream_options": None}`. `structured_output` says whether the server is asked to hold
     a final answer to the schema: by default OpenAI's own is, others are not, since many refuse such a request.
     """
 

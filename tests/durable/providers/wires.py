@@ -2,6 +2,7 @@
 
 import json
 import struct
+import threading
 import zlib
 from collections.abc import Iterator
 from typing import Any
@@ -155,6 +156,7 @@ class Client:
     def __init__(self, answer: Any) -> None:
         self.answer = answer
         self.asked: list[Any] = []
+        self.closed = threading.Event()
 
     def converse(self, **body: Any) -> Any:
         self.asked.append(body)
@@ -166,14 +168,14 @@ class Client:
         self.asked.append(body)
         if isinstance(self.answer, Exception):
             raise self.answer
-        return {"stream": Events(self.answer)}
+        return {"stream": Events(self.answer, self.closed)}
 
 
 class Events:
     """A stream of events that may end with an exception, and is closed at the end."""
 
-    def __init__(self, events: Any) -> None:
-        self.events, self.closed = events, False
+    def __init__(self, events: Any, closed: threading.Event) -> None:
+        self.events, self.closed = events, closed
 
     def __iter__(self) -> Iterator[Any]:
         for event in self.events:
@@ -182,7 +184,7 @@ class Events:
             yield event
 
     def close(self) -> None:
-        self.closed = True
+        self.closed.set()
 
 
 def bedrock_over(answer: Any, **http: Any) -> tuple[Bedrock, Client]:
