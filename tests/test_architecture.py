@@ -138,7 +138,6 @@ def test_what_is_concrete_is_chosen_in_one_place() -> None:
             assert (one.file, one.lazy) == ("handlers/_webhook.py", True), one
         if one.top in ("stores", "boto3") or one.module.startswith("durable.providers"):
             assert one.file == "handlers/_wiring.py", one
-    assert all(one.lazy for one in third_party("handlers") if one.top == "httpx")
     assert {one.top for one in third_party("handlers")} <= {
         "aws_lambda_powertools",
         "boto3",
