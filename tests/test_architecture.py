@@ -269,7 +269,7 @@ class Watched(MutableMapping):
         return len(self.inner)
 
 os.environ = Watched(dict(os.environ))
-if any(name.startswith(("handlers", "stores.dynamodb", "stores._dynamodb")) for name in names):
+if any(name.startswith(("handlers", "cli", "stores.dynamodb", "stores._dynamodb")) for name in names):
     import boto3, botocore.session
     for owner, name in ((boto3, "client"), (boto3, "resource"), (boto3.session.Session, "__init__")):
         setattr(owner, name, lambda *_, name=name, **__: seen.append(f"boto3 {name}"))
