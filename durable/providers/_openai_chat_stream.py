@@ -5,8 +5,10 @@ What compatible servers do, and what is made of it:
     [DONE] missing                               the last chunk is the one with a finish_reason
     finish_reason missing                        the last one is [DONE]
     calls without index                          told apart by id, else by the name that begins one
-    the same index for another id                another call
+    the same index for another id                another call; so is a name again after whole arguments
     id and name repeated in each chunk           one call
+    whole arguments again under the same id      the later ones count
+    a whole message in the place of deltas       that message
     usage in every chunk, each one whole         the last one counts
     an `error` in a chunk                        the error that its code stands for
     reasoning and reasoning_details in pieces    joined, signatures included
@@ -40,6 +42,7 @@ class ChatStream:
         self._reason = ""
         self._top: dict[str, Any] = {}
         self._flows: dict[str, Flow] = {}
+        self._instead: dict[str, Any] = {}
         self._rescued: JsonValue = None
         self._seen = False
         self.done = False
@@ -63,6 +66,7 @@ class ChatStream:
             return
         self._seen = True
         self._reason = as_text(choice.get("finish_reason")) or self._reason
+        self._instead = as_dict(choice.get("message")) or self._instead
         yield from self._take(as_dict(choice.get("delta")))
 
     def whole(self) -> JsonValue:
@@ -73,6 +77,8 @@ class ChatStream:
         message = dict(self._message)
         if self._calls.all:
             message["tool_calls"] = self._calls.all
+        elif not any(message.get(name) for name in ("content", "refusal")):
+            message |= self._instead
         choice = {"index": 0, "message": message, "finish_reason": self._reason or None}
         try:
             return mended_json({**self._top, "choices": [choice]})
@@ -140,12 +146,12 @@ class _Calls:
         given = function.get("arguments")
         held |= {n: v for n, v in function.items() if n != "arguments" and v not in (None, "")}
         piece = given
-        if isinstance(given, str):
+        if isinstance(given, str) and not _again(held, given):
             held["arguments"] = as_text(held.get("arguments")) + given
             piece = self._flows.setdefault(place, Flow()).feed(given)
         elif given is not None:
+            piece = "" if "arguments" in held else written_arguments(given)
             held["arguments"] = given
-            piece = written_arguments(given)
         if piece:
             id = str(call["id"]) if "id" in call else None
             yield Delta("arguments", piece, place, id, as_text(held.get("name")))
@@ -156,13 +162,21 @@ class _Calls:
         key = index if isinstance(index, int) else id
         last = len(self.all) - 1
         place = self._places.get(key) if key != "" else (None if function.get("name") else last)
-        other = place is not None and place >= 0 and id and self.all[place].get("id", id) != id
+        before = self.all[place] if place is not None and place >= 0 else {}
+        other = bool(id) and before.get("id", id) != id
+        if not id and function.get("name") and before:
+            other = _again(before["function"], as_text(function.get("arguments")))
         if place is None or place < 0 or other:
             self.all.append({"function": {}})
             place = last + 1
         if key != "":
             self._places[key] = place
         return place
+
+
+def _again(held: dict[str, Any], arguments: str) -> bool:
+    """Whether these arguments begin anew: there are some, and what is held is a whole object already."""
+    return bool(arguments.strip()) and isinstance(read_raw(as_text(held.get("arguments"))), dict)
 
 
 def _add_detail(kept: list[Any], detail: Any) -> None:

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import JsonValue
@@ -58,28 +58,37 @@ def written_arguments(value: JsonValue) -> str:
     return "{}" if value is None else json.dumps(value, ensure_ascii=False)
 
 
-def wire_id(call_id: str, pattern: "re.Pattern[str]") -> str:
-    """An id as a protocol takes it: itself where it fits, else one made from it, the same for call and result."""
-    return call_id if pattern.fullmatch(call_id) else f"call_{hashlib.sha256(call_id.encode()).hexdigest()[:32]}"
+class IdRule(NamedTuple):
+    """What a protocol takes as the id of a call: a pattern, and what one looks like that we make."""
+
+    pattern: "re.Pattern[str]"
+    prefix: str = "call_"
+    length: int = 32
+
+    def fitted(self, id: str) -> str:
+        """The id itself where it fits, else one made from it: the same for a call and its result."""
+        if self.pattern.fullmatch(id):
+            return id
+        return self.prefix + hashlib.sha256(id.encode("utf-8", "surrogatepass")).hexdigest()[: self.length]
 
 
 class OpenCalls:
     """The ids of a turn's calls as they are sent. A call without an id is named by its place in the transcript; a
     result takes the id of the first open call that it answers."""
 
-    def __init__(self, pattern: "re.Pattern[str]") -> None:
-        self._pattern = pattern
+    def __init__(self, rule: IdRule) -> None:
+        self._rule = rule
         self._open: list[tuple[str, str]] = []
 
     def turn(self, index: int, calls: Sequence[ToolCall]) -> list[str]:
-        ids = [wire_id(call.id, self._pattern) if call.id else f"call_{index}_{n}" for n, call in enumerate(calls)]
+        ids = [self._rule.fitted(call.id or f"call_{index}_{n}") for n, call in enumerate(calls)]
         self._open = list(zip((call.id for call in calls), ids, strict=True))
         return ids
 
     def result(self, call_id: str) -> str:
         answered = next((pair for pair in self._open if pair[0] == call_id), None)
         if answered is None:
-            return wire_id(call_id, self._pattern)
+            return self._rule.fitted(call_id)
         self._open.remove(answered)
         return answered[1]
 

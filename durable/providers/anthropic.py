@@ -29,6 +29,7 @@ from durable.providers._http import Endpoint, StreamReader
 from durable.providers._model import HttpModel
 from durable.providers._retries import HttpSettings
 from durable.providers._wire import (
+    IdRule,
     Json,
     OpenCalls,
     arguments_object,
@@ -48,7 +49,7 @@ MAX_TOKENS = 8192
 """What a turn may take unless `options` say something else: the protocol wants a number."""
 
 _OURS = frozenset({"model", "messages", "system", "tools", "stream"})
-_ID = re.compile(r"[a-zA-Z0-9_-]+")
+_ID = IdRule(re.compile(r"[a-zA-Z0-9_-]+"))
 
 
 class Anthropic(HttpModel):

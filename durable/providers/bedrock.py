@@ -40,6 +40,7 @@ from durable.providers._failures import Failure
 from durable.providers._http import Tell, Told
 from durable.providers._retries import HttpSettings, attempts
 from durable.providers._wire import (
+    IdRule,
     Json,
     OpenCalls,
     arguments_object,
@@ -52,7 +53,7 @@ from durable.providers._wire import (
 )
 
 _OURS = frozenset({"modelId", "messages", "system"})
-_ID = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
+_ID = IdRule(re.compile(r"[a-zA-Z0-9_.:-]{1,64}"))
 _FORMATS = {"plain": "txt", "markdown": "md", "msword": "doc", "vnd.ms-excel": "xls"}
 _GEOGRAPHIES = frozenset({"us", "us-gov", "eu", "apac", "global", "jp", "au", "ca"})
 _OFFICE = "vnd.openxmlformats-officedocument."

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import assert_never
+from urllib.parse import urlsplit
 
 from pydantic import JsonValue
 
@@ -27,6 +28,7 @@ from durable.providers._openai_chat_answer import parse, rescued
 from durable.providers._openai_chat_stream import ChatStream
 from durable.providers._retries import HttpSettings
 from durable.providers._wire import (
+    IdRule,
     Json,
     OpenCalls,
     arguments_text,
@@ -43,7 +45,9 @@ from durable.providers._wire import (
 
 OPENAI = "https://api.openai.com/v1"
 _OURS = frozenset({"model", "messages", "tools", "stream"})
-_ANY_ID = re.compile(r"[\s\S]+")
+_ANY_ID = IdRule(re.compile(r"[\s\S]+"))
+_MISTRALS = IdRule(re.compile(r"[a-zA-Z0-9]{9}"), prefix="", length=9)
+"""Mistral's own server refuses a transcript with any other id (docs.mistral.ai, "Function calling")."""
 
 _NOT_SENT = frozenset({"annotations", "audio", "refusal", "function_call"})
 """Fields of an answer that the protocol does not take back."""
@@ -75,6 +79,7 @@ class OpenAIChat(HttpModel):
         name = f"openai:{model}"
         endpoint = bearer_endpoint(name, endpoint_url(base_url, "/chat/completions"), api_key, headers, http)
         super().__init__(name=name, origin=origin_of("openai-chat", base_url, OPENAI), endpoint=endpoint)
+        self._ids = _MISTRALS if (urlsplit(base_url).hostname or "").endswith("mistral.ai") else _ANY_ID
 
     def _parse(self, answer: JsonValue) -> ModelTurn:
         return parse(self.name, answer, redact=self._endpoint.redact, origin=self.origin)
@@ -87,7 +92,7 @@ class OpenAIChat(HttpModel):
         messages: list[JsonValue] = []
         if request.instructions:
             messages.append({"role": "system", "content": request.instructions})
-        messages.extend(_messages(request.messages, self.origin))
+        messages.extend(_messages(request.messages, self.origin, self._ids))
         ours: Json = {"model": self._model, "messages": messages}
         if request.tools:
             ours["tools"] = [_tool(spec) for spec in request.tools]
@@ -121,9 +126,9 @@ def bearer_endpoint(
     )
 
 
-def _messages(transcript: Sequence[Message], origin: str) -> Iterator[Json]:
+def _messages(transcript: Sequence[Message], origin: str, ids: IdRule) -> Iterator[Json]:
     """The protocol takes no images from a tool: they follow the turn's results, as if the user had shown them."""
-    calls = OpenCalls(_ANY_ID)
+    calls = OpenCalls(ids)
     shown: list[JsonValue] = []
     for index, message in enumerate(transcript):
         if shown and not isinstance(message, ToolMessage):

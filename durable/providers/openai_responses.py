@@ -29,6 +29,7 @@ from durable.providers._model import HttpModel
 from durable.providers._openai_responses_answer import ResponsesStream, parse
 from durable.providers._retries import HttpSettings
 from durable.providers._wire import (
+    IdRule,
     Json,
     OpenCalls,
     arguments_text,
@@ -44,7 +45,7 @@ from durable.providers._wire import (
 from durable.providers.openai_chat import OPENAI, bearer_endpoint
 
 _OURS = frozenset({"model", "input", "instructions", "tools", "stream"})
-_ID = re.compile(r"[\s\S]{1,64}")
+_ID = IdRule(re.compile(r"[\s\S]{1,64}"))
 _STATELESS: Json = {"store": False, "include": ["reasoning.encrypted_content"]}
 
 

@@ -244,3 +244,17 @@ def test_an_id_that_a_protocol_refuses_is_replaced_alike_in_call_and_result(mode
     ids = {word for word in found.split('"') if word.startswith("call_")} - {"call_id"}
     assert len(ids) == 1
     assert all(found.count(id) == 2 and len(id) <= longest for id in ids)
+
+
+def test_mistrals_own_server_gets_ids_of_nine() -> None:
+    """It refuses any other id; a compatible server elsewhere gets ours. None leaves a field out that is not taken."""
+    turn = AssistantMessage(tool_calls=(CALL, ToolCall(id="abcDEF123", name="look"), ToolCall(id="", name="look")))
+    results = [ToolMessage(tool_call_id=call.id, tool_name="look") for call in turn.tool_calls]
+    there = OpenAIChat("m", api_key="k", base_url="https://api.mistral.ai/v1", options={"stream_options": None})
+    body = there.body(ask(turn, *results), stream=True)
+    ids = [call["id"] for call in body["messages"][0]["tool_calls"]]  # type: ignore[index,union-attr,call-overload]
+    assert [message["tool_call_id"] for message in body["messages"][1:]] == ids  # type: ignore[index,union-attr,call-overload]
+    assert all(len(id) == 9 and id.isalnum() for id in ids)
+    assert ids[1] == "abcDEF123"
+    assert len(set(ids)) == 3
+    assert (body["stream"], "stream_options" in body) == (True, False)

@@ -299,3 +299,39 @@ async def test_half_a_surrogate_pair_can_be_stored_and_shown(protocol: str) -> N
     assert turn.message == whole.message
     turn.message.model_dump_json().encode()
     assert "".join(delta.text for delta in told if delta.kind == "text") == whole.message.content
+
+
+def call_piece(index: int | None, name: str | None, arguments: str, id: str | None = None) -> str:
+    call: dict[str, Any] = {"function": {"name": name, "arguments": arguments}}
+    call |= {"id": id} if id is not None else {}
+    call |= {"index": index} if index is not None else {}
+    return json.dumps({"choices": [{"delta": {"tool_calls": [call]}}]})
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        ([(0, "a", "", "0"), (0, "a", "{}", "0")], [("0", "a", "{}")]),
+        ([(0, "a", '{"x":1}', "1"), (0, "b", '{"x":2}', "2")], [("1", "a", '{"x":1}'), ("2", "b", '{"x":2}')]),
+        ([(0, "a", '{"x":1}', ""), (0, "a", '{"x":2}', "")], [("", "a", '{"x":1}'), ("", "a", '{"x":2}')]),
+        ([(0, "a", '{"x"', "1"), (0, "a", ":1}", "1")], [("1", "a", '{"x":1}')]),
+        ([(0, "a", '{"x":1}', "1"), (0, "a", '{"x":1}', "1")], [("1", "a", '{"x":1}')]),
+        ([(None, "a", '{"x"', None), (None, None, ":1}", None)], [("", "a", '{"x":1}')]),
+        ([(None, "a", "{}", None), (None, "b", "{}", None)], [("", "a", "{}"), ("", "b", "{}")]),
+        ([(1, "b", "{}", "2"), (0, "a", "{}", "1")], [("2", "b", "{}"), ("1", "a", "{}")]),
+    ],
+    ids=["repeated id", "one index", "one index, no ids", "in pieces", "cumulative", "no index", "only names", "order"],
+)
+async def test_calls_of_odd_servers_are_told_apart(pieces: Any, expected: Any) -> None:
+    """By index, id or name, however a server numbers them and repeats itself."""
+    wire = framed([*(call_piece(*piece) for piece in pieces), "[DONE]"])
+    turn, _ = await streamed(model_over("openai-chat", lambda request: stream_of(wire)), ASK)
+    assert [(call.id, call.name, call.arguments) for call in turn.message.tool_calls] == expected
+
+
+async def test_a_whole_message_in_a_stream_is_the_answer() -> None:
+    """A server that sends the message in the place of deltas has answered all the same."""
+    choice = {"message": {"content": "Hello."}, "finish_reason": "stop"}
+    wire = framed([json.dumps({"choices": [choice]})])
+    turn, told = await streamed(model_over("openai-chat", lambda request: stream_of(wire)), ASK)
+    assert (turn.message.content, [delta.text for delta in told]) == ("Hello.", ["Hello."])
