@@ -3,6 +3,7 @@
 from durable.agent import Agent, Approvals, get_checkpoint_history
 from durable.approval_stream import Approval, ApprovalStatus
 from durable.approvals import ApprovalDecision, Decided, decide
+from durable.attachments import Attachment
 from durable.bounds import Bounds, Watch
 from durable.compaction import Compaction, Summarizer, Summary, summarize_with
 from durable.conversation import ConversationSessionRecord
@@ -125,6 +126,7 @@ __all__ = [
     "Approvals",
     "ArgumentsDelta",
     "AssistantMessage",
+    "Attachment",
     "Bounds",
     "Checkpoint",
     "CheckpointNotFoundError",

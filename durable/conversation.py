@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from pydantic import JsonValue
 
 from durable.errors import InvalidInputError, SessionAwaitingApprovalError, TurnPendingError
-from durable.messages import AssistantMessage, Conversational, Message, ToolMessage, UserMessage
+from durable.messages import AssistantMessage, Conversational, Message, Part, TextPart, ToolMessage, UserMessage
 from durable.plan import run_input
 from durable.records import Checkpoint, FinishReason, ForkedFrom, Record, Status, Timestamp, Usage
 
@@ -178,6 +178,16 @@ def allowed_cuts(messages: Sequence[Conversational]) -> tuple[int, ...]:
         if not waiting:
             cuts.append(count)
     return tuple(cuts)
+
+
+def with_parts(input: tuple[Message, ...], parts: Sequence[Part]) -> tuple[Message, ...]:
+    """The input with these parts at the end of its last message, which must be the user's."""
+    last = input[-1] if input else UserMessage(content="")
+    if not isinstance(last, UserMessage):
+        raise InvalidInputError("Attachments go with a message of the user.")
+    said = last.content
+    own = ((TextPart(text=said),) if said else ()) if isinstance(said, str) else said
+    return (*input[:-1], UserMessage(content=(*own, *parts)))
 
 
 def digest_of(input: Sequence[Message], context: JsonValue) -> str:

@@ -10,7 +10,7 @@ save that finishes the turn.
 """
 
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Literal, Self
@@ -21,6 +21,7 @@ from pydantic import JsonValue
 from durable import conversation
 from durable.admission import Input, admitted, as_messages, recorded_result, redelivered
 from durable.approvals import cancel
+from durable.attachments import Attachment, resolved
 from durable.bounds import Watch
 from durable.conversation import ConversationSessionRecord
 from durable.counting import counted
@@ -36,7 +37,7 @@ from durable.events import Listener
 from durable.executor import run_to_pause
 from durable.fork import fork_messages
 from durable.locks import Held, InProcessLock, SessionLock, Unlocked
-from durable.messages import Conversational
+from durable.messages import Conversational, Message
 from durable.outcome import RunResult, result_of
 from durable.ports import MaintainedCheckpoints, Store
 from durable.records import Checkpoint, Status, check_session_id
@@ -65,7 +66,9 @@ class ConversationSession:
         self,
         input: Input,
         *,
+        attachments: Sequence[Attachment] = (),
         key: str | None = None,
+        own_turn: bool = False,
         requested_by: str | None = None,
         context: JsonValue = None,
         listener: Listener | None = None,
@@ -73,25 +76,32 @@ class ConversationSession:
     ) -> RunResult:
         """Say something, and give the agent's answer, which is saved by then.
 
-        On an unfinished turn a durable agent goes on from it by the rules of `plan.admit`; any other's turn is
-        replaced. `key` names the request: sent again, it gives the outcome that it had and never runs twice. A signal
-        that comes while the session is somebody else's raises `WaitAbortedError`; later it stops the turn, which comes
-        back as aborted. Raises what `execute` raises; `history` is then as it was.
+        On an unfinished turn a durable agent goes on from it by the rules of `plan.admit`, or with `own_turn` finishes
+        it first; any other agent's turn is replaced. `attachments` become parts of the message that is stored. `key`
+        names the request: sent again, it gives the outcome that it had and never runs twice. A signal that comes while
+        the session is somebody else's raises `WaitAbortedError`; later it stops the turn, which comes back as aborted.
+        Raises what `execute` raises; `history` is then as it was.
         """
-        request = None if key is None else (key, conversation.digest_of(as_messages(input), context))
-        return await self._send(input, request, requested_by, context, Watch(listener=listener, signal=signal))
+        said = await _said(input, attachments, key, own_turn, requested_by, context)
+        return await self._send(said, Watch(listener=listener, signal=signal))
 
     def stream(
         self,
         input: Input,
         *,
+        attachments: Sequence[Attachment] = (),
         key: str | None = None,
+        own_turn: bool = False,
         requested_by: str | None = None,
         context: JsonValue = None,
     ) -> RunStream:
         """The same as `send`, as a stream of events. `result` settles after the save; leaving early aborts the turn."""
-        request = None if key is None else (key, conversation.digest_of(as_messages(input), context))
-        return RunStream(lambda watch: self._send(input, request, requested_by, context, watch))
+
+        async def begin(watch: Watch) -> RunResult:
+            said = await _said(input, attachments, key, own_turn, requested_by, context)
+            return await self._send(said, watch)
+
+        return RunStream(begin)
 
     async def resume(self, *, listener: Listener | None = None, signal: AbortSignal | None = None) -> RunResult | None:
         """Carry an interrupted turn on; None when nothing is pending.
@@ -155,41 +165,54 @@ class ConversationSession:
                     await cross(cancel, approval, approvals=self.store.approvals, now=self.agent.clock())
             await cross(self.store.checkpoints.delete, self.id)
 
-    async def _send(
-        self,
-        input: Input,
-        request: tuple[str, str] | None,
-        requested_by: str | None,
-        context: JsonValue,
-        watch: Watch,
-    ) -> RunResult:
+    async def _send(self, said: "_Said", watch: Watch) -> RunResult:
         with counted():
             async with self._held(watch.signal) as held:
                 watch = replace(watch, check=held.check)
                 stored = await self._stored()
-                if request is not None and stored is not None and (known := redelivered(stored, *request)) is not None:
+                known = redelivered(stored, *said.request) if said.request is not None else None
+                if known is not None and stored is not None:
                     if known.finish_reason is not None or known.run_id != stored.run_id:
                         return recorded_result(stored, known)
-                    input, request = (), None  # its run is not over: it goes on
-                base = stored if self.durable or stored is None else conversation.replaceable(stored)
-                accepted = admitted(
-                    self.agent,
-                    base,
-                    as_messages(input),
-                    session_id=self.id,
-                    requested_by=requested_by,
-                    request=request,
-                    context=context,
-                )
-                if accepted.status is Status.FINISHED:
-                    return result_of(accepted, output=self.agent.output_adapter)
-                await held.check()
-                if accepted is not stored:
-                    accepted = await save_checkpoint(self.agent, self.store, accepted, after=stored)
-                if not self.durable:
-                    return await self._maintained(await self._run_in_memory(base, accepted, watch))
-                result = await run_to_pause(self.agent, accepted, saved=accepted, store=self.store, watch=watch)
-                return await self._maintained(result)
+                    said = _Said()  # its run is not over: it goes on
+                if said.own_turn and self.durable and stored is not None:
+                    stored = await self._finished_before(stored, said, watch)
+                return await self._turn(stored, said, held, watch)
+
+    async def _turn(self, stored: Checkpoint | None, said: "_Said", held: Held, watch: Watch) -> RunResult:
+        before = stored if self.durable or stored is None else conversation.replaceable(stored)
+        accepted = self._admitted(before, said)
+        if accepted.status is Status.FINISHED:
+            return result_of(accepted, output=self.agent.output_adapter)
+        await held.check()
+        if accepted is not stored:
+            accepted = await save_checkpoint(self.agent, self.store, accepted, after=stored)
+        if self.durable:
+            result = await run_to_pause(self.agent, accepted, saved=accepted, store=self.store, watch=watch)
+        else:
+            result = await self._run_in_memory(before, accepted, watch)
+        return await self._maintained(result)
+
+    async def _finished_before(self, stored: Checkpoint, said: "_Said", watch: Watch) -> Checkpoint:
+        """The session with its unfinished turn carried to its end, if what is said would only be added to that."""
+        added = self._admitted(stored, said)
+        if stored.status is Status.FINISHED or added is stored or added.run_id != stored.run_id:
+            return stored
+        result = await run_to_pause(self.agent, stored, saved=stored, store=self.store, watch=watch)
+        if result.checkpoint.status is Status.IN_PROGRESS:
+            raise WaitAbortedError(self.id)
+        return result.checkpoint
+
+    def _admitted(self, stored: Checkpoint | None, said: "_Said") -> Checkpoint:
+        return admitted(
+            self.agent,
+            stored,
+            said.messages,
+            session_id=self.id,
+            requested_by=said.requested_by,
+            request=said.request,
+            context=said.context,
+        )
 
     async def _run_in_memory(self, before: Checkpoint | None, accepted: Checkpoint, watch: Watch) -> RunResult:
         """Run a turn of which only the end is saved. One that has no end leaves the session as it was before."""
@@ -264,6 +287,32 @@ class ConversationSession:
             await held.release()
             raise WaitAbortedError(self.id)
         return held
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Said:
+    """What a call says, and how."""
+
+    messages: tuple[Message, ...] = ()
+    request: tuple[str, str] | None = None
+    own_turn: bool = False
+    requested_by: str | None = None
+    context: JsonValue = None
+
+
+async def _said(
+    input: Input,
+    attachments: Sequence[Attachment],
+    key: str | None,
+    own_turn: bool,
+    requested_by: str | None,
+    context: JsonValue,
+) -> _Said:
+    messages = as_messages(input)
+    if attachments:
+        messages = conversation.with_parts(messages, await resolved(attachments))
+    request = None if key is None else (key, conversation.digest_of(messages, context))
+    return _Said(messages=messages, request=request, own_turn=own_turn, requested_by=requested_by, context=context)
 
 
 def session_of(

@@ -139,3 +139,39 @@ def test_an_interrupted_turn_is_visible_to_the_next_model_call() -> None:
     run(agent.session("s").resume())
     request: ModelRequest = agent.provider.requests[0]  # type: ignore[union-attr]
     assert [m.role for m in request.messages] == ["user", "assistant", "user", "assistant", "tool"]
+
+
+@pytest.mark.parametrize("key", [None, "k"])
+@pytest.mark.parametrize("saves", [0, 1, 2])
+def test_own_turn_finishes_the_pending_one_first(key: str | None, saves: int) -> None:
+    """With `own_turn` an interrupted turn is carried to its end, and what is said is the next turn, not part of it."""
+    store, ran = memory_store(), list[str]()
+
+    def model(request: ModelRequest) -> Any:
+        last = request.messages[-1]
+        return ("work", {}) if last.content == "go" else f"re {last.content}"
+
+    crashes(fresh_agent(model, [recorder(ran)], dying(store, saves)).session("s").send("go"))  # type: ignore[arg-type]
+    chat = fresh_agent(model, [recorder(ran)], store).session("s")  # type: ignore[arg-type]
+    result = run(chat.send("and more", own_turn=True, key=key))
+    assert (result.text, ran) == ("re and more", ["it"])
+    assert texts(run(chat.history())) == ["go", "", "it", "re it", "and more", "re and more"]
+    assert run(chat.load()).turns == 2
+
+
+def test_own_turn_waits_for_nobody() -> None:
+    """A turn that waits for a human is not finished by `own_turn` either; what is said is refused."""
+    agent = fresh_agent([("pay", {}), "paid"], [pay], memory_store())
+    run(agent.session("s").send("pay"))
+    with pytest.raises(SessionAwaitingApprovalError):
+        run(agent.session("s").send("more", own_turn=True))
+
+
+def test_own_turn_of_the_same_words() -> None:
+    """The words of the interrupted turn without a key are its retry; under a key of their own a new turn."""
+    for key, turns in ((None, 1), ("other", 2)):
+        store = memory_store()
+        crashes(fresh_agent(["one"], [], dying(store, 0)).session("s").send("hi"))
+        chat = fresh_agent(["one", "two"], [], store).session("s")
+        run(chat.send("hi", own_turn=True, key=key))
+        assert run(chat.load()).turns == turns
