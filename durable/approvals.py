@@ -12,13 +12,19 @@ from typing import Literal
 from pydantic import JsonValue
 
 from durable.approval_stream import Applied, Approval, ApprovalStatus, Cancelled, Expired, Voted
-from durable.errors import ApprovalClosedError, ApprovalNotFoundError, InvalidDecisionError
+from durable.errors import ApprovalClosedError, ApprovalNotFoundError, InvalidDecisionError, SelfApprovalError
 from durable.ports import ApprovalStore, CheckpointStore
 from durable.records import Checkpoint, Decision, Status
 from durable.results import approval_digest
 from durable.tools import InvalidArguments, Tool
 
 MAX_NOTE = 4_000
+
+TOKEN_HOLDER = "holder of a callback token"
+"""Who decides by a link that was minted for nobody by name."""
+
+DIRECT = "states:SendTaskSuccess"
+"""Who decides by completing the waiting task itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +59,15 @@ def decide(
     checkpoints: CheckpointStore,
     tools: Mapping[str, Tool],
     now: datetime,
+    separate: bool = False,
 ) -> Decided:
     """Append the vote, or tell why not.
 
-    Raises `ApprovalNotFoundError`, `ApprovalClosedError` (expired, cancelled, orphaned) and `InvalidDecisionError`;
-    nothing is recorded then, except that a deadline which has come is.
+    With `separate` nobody approves what they asked for themselves: who asked and who approves must both be known, which
+    the holder of a link and whoever completes a task are not. Anybody may reject.
+
+    Raises `ApprovalNotFoundError`, `ApprovalClosedError` (expired, cancelled, orphaned), `InvalidDecisionError` and
+    `SelfApprovalError`; nothing is recorded then, except that a deadline which has come is.
     """
     while True:
         approval = approvals.get(decision.id)
@@ -72,6 +82,8 @@ def decide(
         if approval.due_by(now):
             approvals.append(Expired(at=now), after=approval)
             continue
+        if separate and decision.approved:
+            _check_separate(decision, approval)
         vote = _vote(decision, approval, tools, now)
         if (decided := approvals.append(vote, after=approval)) is not None:
             return Decided(decided)
@@ -138,6 +150,22 @@ def mark_applied(approval: Approval, *, approvals: ApprovalStore, now: datetime)
         if approvals.append(Applied(at=now), after=current) is not None:
             return
         current = approvals.get(approval.id)
+
+
+def catch_up(checkpoint: Checkpoint, *, approvals: ApprovalStore, now: datetime) -> None:
+    """Say on the records of this run's decisions that they were applied, where a crash came before it was said."""
+    for decision in checkpoint.decisions.values():
+        approval = approvals.get(decision.approval_id)
+        if approval is not None and approval.decision is not None:
+            mark_applied(approval, approvals=approvals, now=now)
+
+
+def _check_separate(decision: ApprovalDecision, approval: Approval) -> None:
+    asked_by = approval.request.requested_by
+    if asked_by is None or decision.by in (None, TOKEN_HOLDER, DIRECT):
+        raise SelfApprovalError(decision.id, "it is not known who asks and who approves")
+    if decision.by == asked_by:
+        raise SelfApprovalError(decision.id, "who has asked may not approve")
 
 
 def _vote(decision: ApprovalDecision, approval: Approval, tools: Mapping[str, Tool], now: datetime) -> Voted:

@@ -19,7 +19,8 @@
     ├── ApprovalError
     │   ├── ApprovalNotFoundError
     │   ├── ApprovalClosedError         expired, cancelled or orphaned: it cannot be decided any more
-    │   └── InvalidDecisionError        e.g. edited arguments that do not validate
+    │   ├── InvalidDecisionError        e.g. edited arguments that do not validate
+    │   └── SelfApprovalError           somebody else has to approve
     ├── StoreError
     │   ├── StaleCheckpointError        somebody else moved the session: load again
     │   ├── LeaseLostError              another process has taken the session over
@@ -258,6 +259,17 @@ class InvalidDecisionError(ApprovalError):
     def __init__(self, approval_id: str, reason: str) -> None:
         self.approval_id = approval_id
         super().__init__(f"The decision on approval {approval_id!r} was not recorded: {reason}.")
+
+
+class SelfApprovalError(ApprovalError):
+    """Approvers are separate from requesters here, and this would not be. Nothing was decided."""
+
+    code = "SELF_APPROVAL"
+    hint = "Let somebody else approve it, through the API under their own name. Rejecting is open to everybody."
+
+    def __init__(self, approval_id: str, reason: str) -> None:
+        self.approval_id = approval_id
+        super().__init__(f"Approval {approval_id!r} cannot be given: {reason}.")
 
 
 class StoreError(DurableError):

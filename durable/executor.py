@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from durable import transitions
 from durable.admission import Input, admitted, as_messages
+from durable.approvals import catch_up
 from durable.asking import Questions, origin_of
 from durable.batch import Terms, run_calls
 from durable.bounds import MIN_TOOL_SECONDS, UNBOUNDED, UNWATCHED, Bounds, Watch
@@ -101,6 +102,8 @@ async def run_to_pause(
     if checkpoint.status is Status.AWAITING_APPROVAL:
         raise SessionAwaitingApprovalError(checkpoint.session_id, checkpoint.approval_id)
     resolved = await resolve(agent, checkpoint)
+    if store is not None and checkpoint.decisions:
+        await cross(catch_up, checkpoint, approvals=store.approvals, now=agent.clock())
     with counted(join=True) as tally:
         run = _Run(agent, resolved, checkpoint, saved=saved, store=store, bounds=bounds, watch=watch, tally=tally)
         result = replace(result_of(await run.loop(), output=agent.output_adapter), consumed=run.consumed())

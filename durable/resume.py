@@ -60,11 +60,10 @@ async def _resumed(agent: AgentDefinition, id: str, store: Store, bounds: Bounds
 
 def applied(approval: Approval, decision: Decision, checkpoint: Checkpoint) -> Checkpoint:
     """The checkpoint that waited, with what came of its approval: what is saved before anything is done about it."""
+    decided = with_decision(checkpoint, decision, approval.request.call_id)
     if approval.status is ApprovalStatus.CANCELLED:
-        return transitions.aborted(checkpoint)
-    if approval.halts:
-        return transitions.halted(checkpoint)
-    return with_decision(checkpoint, decision, approval.request.call_id)
+        return transitions.aborted(decided)
+    return transitions.halted(decided) if approval.halts else decided
 
 
 async def _check_agent(agent: AgentDefinition, checkpoint: Checkpoint) -> None:

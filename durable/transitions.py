@@ -65,7 +65,8 @@ def aborted(checkpoint: Checkpoint) -> Checkpoint:
 def halted(checkpoint: Checkpoint) -> Checkpoint:
     """Nobody decided in time about a call that ends its run then: it does not run, nor does what stands behind it."""
     closed = _closed(checkpoint, "Nobody approved the call in time, which ends the run.")
-    return finished(closed.but(approval_id=None), FinishReason.GUARDRAIL)
+    over = finished(closed.but(approval_id=None), FinishReason.GUARDRAIL)
+    return over.but(decisions=closed.decisions)  # whoever looks next says on the record that it was applied
 
 
 def _closed(checkpoint: Checkpoint, reason: str) -> Checkpoint:

@@ -10,8 +10,12 @@ from durable.capacity import Capacity
 from durable.errors import DurableError
 from handlers._ids import principal
 from handlers._observe import logger
-from handlers._responses import InternalError, NoSuchPath, capacity_view, problem
+from handlers._responses import InternalError, NoSuchPath, RequestInvalid, capacity_view, problem
+from handlers._settings import settings
 from handlers._wiring import app
+
+PRINCIPAL = "Durable-Principal"
+MAX_PRINCIPAL = 256
 
 ANSWER_HEADERS = {"Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 """On every answer, errors included: a callback link is a secret, and so is what a session says."""
@@ -32,9 +36,26 @@ def _consumed(spent: Capacity) -> dict[str, str]:
 
 
 def caller(router: Router) -> str | None:
-    """The principal that signed the request being served; None on a path that takes no signature."""
-    identity = router.current_event.raw_event.get("requestContext", {}).get("identity", {})
-    return principal(identity.get("userArn"))
+    """The principal behind the request being served; None on a path that takes no signature.
+
+    That is the IAM user or role that signed it, or the user whom a trusted caller names in `Durable-Principal`. Where
+    approvers are separate a trusted caller, which many people share, must name one. Raises `RequestInvalid`.
+    """
+    event = router.current_event
+    signer = principal(event.raw_event.get("requestContext", {}).get("identity", {}).get("userArn"))
+    named = event.headers.get(PRINCIPAL)
+    trusted = signer is not None and signer in {one.strip() for one in settings().trusted_callers.split(",")}
+    if named is not None:
+        if not trusted:
+            raise RequestInvalid(
+                f"{PRINCIPAL} is for the trusted callers of this deployment, and you are none of them."
+            )
+        if not 1 <= len(named) <= MAX_PRINCIPAL or not named.isprintable():
+            raise RequestInvalid(f"{PRINCIPAL} must have 1 to {MAX_PRINCIPAL} printable characters.")
+        return named
+    if trusted and settings().separate_approvers:
+        raise RequestInvalid(f"Approvers are separate here: name the user that you act for in {PRINCIPAL}.")
+    return signer
 
 
 def stage_prefix(router: Router) -> str:

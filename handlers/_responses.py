@@ -70,6 +70,7 @@ _STATUS: dict[type[errors.DurableError], int] = {
     errors.ApprovalNotFoundError: 404,
     errors.ApprovalClosedError: 409,
     errors.InvalidDecisionError: 422,
+    errors.SelfApprovalError: 403,
     errors.StaleCheckpointError: 409,
     errors.LeaseLostError: 409,
     errors.StaleReplicaError: 503,

@@ -18,8 +18,10 @@ class Settings(BaseModel):
     from Parameter Store (`api_key_parameter`), by the name there; on a machine of one's own, from its variable.
     `model_options` is a JSON object of more fields for each request to the first model.
     Messages to people go to `topic_arn` and to `webhook_url`, signed with the secret that is named `webhook_secret`.
-    `state_machine_arn` and `topic_arn` are empty in functions that need neither. Times are in seconds, `ttl_days` is
-    how long a session lives after its newest save (0: for ever). `list_finished`: whether finished sessions are listed.
+    `trusted_callers` are principals, with commas between them, whose `Durable-Principal` header names the user that
+    they act for. `state_machine_arn` and `topic_arn` are empty in functions that need neither. Times are in seconds,
+    `ttl_days` is how long a session lives after its newest save (0: for ever). `list_finished`: whether finished
+    sessions are listed.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -41,6 +43,8 @@ class Settings(BaseModel):
     public_url: str = ""
     webhook_url: str = Field(default="", pattern=r"^$|^https://|^http://(127\.0\.0\.1|localhost)[:/]")
     webhook_secret: str = ""
+    separate_approvers: bool = False
+    trusted_callers: str = ""
     ttl_days: int = Field(default=30, ge=0)
     list_finished: bool = True
     min_model_seconds: float = Field(default=15.0, gt=0)

@@ -5,6 +5,7 @@ Only POST decides. A GET of a callback link shows what would be decided, since m
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from aws_lambda_powertools.event_handler import Response
@@ -13,20 +14,23 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 from durable.agent import tools_for
 from durable.approval_stream import Approval, ApprovalStatus
-from durable.approvals import ApprovalDecision, decide, is_orphaned, waits_for
-from durable.errors import ApprovalNotFoundError
+from durable.approvals import TOKEN_HOLDER, ApprovalDecision, Decided, decide, is_orphaned, waits_for
+from durable.errors import ApprovalClosedError, ApprovalNotFoundError, InvalidDecisionError
 from durable.tools import Tool
 from handlers._deadline import LambdaContext
 from handlers._executions import HANDED_OVER, carry_on
 from handlers._http import caller, serve
 from handlers._ids import approval_id_of, approval_of_token, token_hash
 from handlers._observe import about, count, invocation
-from handlers._responses import RequestInvalid, approval_view, json_response, parse_body
+from handlers._responses import RequestInvalid, approval_view, json_response, parse_body, status_of
+from handlers._review import FORM, edited, notice, page, read_form
 from handlers._wiring import App, app
 
 router = Router()
 
 MAX_PAGE = 100
+
+NO_SUCH_LINK = ("This link does not work", "It may be incomplete, or too old. Ask for a new one.", 404)
 
 
 class DecisionRequest(BaseModel):
@@ -66,39 +70,73 @@ def show(segment: str) -> Response[str]:
 @router.post("/approvals/<segment>/decision")
 def decision(segment: str) -> Response[str]:
     body = parse_body(DecisionRequest, router.current_event.decoded_body)
-    return _decided(
-        app(),
-        ApprovalDecision(
-            id=approval_id_of(segment),
-            approved=body.approved,
-            note=body.note,
-            args=body.args,
-            by=caller(router),
-            via="api",
-        ),
+    said = ApprovalDecision(
+        id=approval_id_of(segment),
+        approved=body.approved,
+        note=body.note,
+        args=body.args,
+        by=caller(router),
+        via="api",
     )
+    return _decision_view(_decide(app(), said))
 
 
 @router.get("/callbacks/<token>")
 def preview(token: str) -> Response[str]:
-    approval, _ = _opened(app(), token)
-    return json_response(_as_it_stands(app(), approval))
+    """What would be decided: as JSON, or for a browser as the page with the form."""
+    if not _wants_page():
+        return json_response(_as_it_stands(app(), _opened(app(), token)[0]))
+    try:
+        approval, _ = _opened(app(), token)
+    except ApprovalNotFoundError:
+        return notice(*NO_SUCH_LINK)
+    return page(approval, status=_status(app(), approval))
 
 
 @router.post("/callbacks/<token>")
 def answer(token: str) -> Response[str]:
-    body = parse_body(DecisionRequest, router.current_event.decoded_body)
+    """A decision: JSON like that of the API, or the page's form, which is answered by a page."""
+    event = router.current_event
+    if event.headers.get("Content-Type", "").partition(";")[0].strip().lower() == FORM:
+        return _answered_by_form(app(), token, event.decoded_body)
+    body = parse_body(DecisionRequest, event.decoded_body)
     approval, approver = _opened(app(), token)
-    said = ApprovalDecision(
+    outcome = _decide(app(), _said(approval, approver, token, body))
+    return _decision_view(outcome)
+
+
+def _answered_by_form(application: App, token: str, body: str | None) -> Response[str]:
+    try:
+        approval, approver = _opened(application, token)
+    except ApprovalNotFoundError:
+        return notice(*NO_SUCH_LINK)
+    filled = read_form(body)
+    try:
+        args = edited(filled, approval.request.arguments)
+        request = DecisionRequest(approved=filled.approved, note=filled.note, args=args)
+        approval = _decide(application, _said(approval, approver, token, request)).approval
+    except ApprovalClosedError:
+        approval = _load(application, approval.id)
+    except (RequestInvalid, InvalidDecisionError) as error:
+        wrong = replace(filled, wrong=str(error))
+        return page(approval, status=_status(application, approval), filled=wrong, code=status_of(error))
+    return page(approval, status=_status(application, approval))
+
+
+def _said(approval: Approval, approver: str | None, token: str, body: DecisionRequest) -> ApprovalDecision:
+    return ApprovalDecision(
         id=approval.id,
         approved=body.approved,
         note=body.note,
         args=body.args,
-        by=approver or "holder of a callback token",
+        by=approver or TOKEN_HOLDER,
         via="callback",
         callback=token_hash(token),
     )
-    return _decided(app(), said)
+
+
+def _wants_page() -> bool:
+    return "text/html" in router.current_event.headers.get("Accept", "").lower()
 
 
 def _load(application: App, approval_id: str) -> Approval:
@@ -121,12 +159,16 @@ def _opened(application: App, token: str) -> tuple[Approval, str | None]:
 
 
 def _as_it_stands(application: App, approval: Approval) -> dict[str, Any]:
+    return approval_view(approval, _status(application, approval))
+
+
+def _status(application: App, approval: Approval) -> ApprovalStatus:
     pending = approval.status is ApprovalStatus.PENDING
     orphaned = pending and is_orphaned(approval, application.store.checkpoints)
-    return approval_view(approval, ApprovalStatus.ORPHANED if orphaned else None)
+    return ApprovalStatus.ORPHANED if orphaned else approval.status
 
 
-def _decided(application: App, said: ApprovalDecision) -> Response[str]:
+def _decide(application: App, said: ApprovalDecision) -> Decided:
     """Vote, then see to it that the run goes on.
 
     The run is marked due before the vote: if this process dies right after it, recovery wakes the run.
@@ -144,12 +186,17 @@ def _decided(application: App, said: ApprovalDecision) -> Response[str]:
         checkpoints=application.store.checkpoints,
         tools=_tools(application, said),
         now=application.agent.clock(),
+        separate=application.settings.separate_approvers,
     )
     if not outcome.already:
         count(Decisions=1)
     waiting = application.store.checkpoints.load(outcome.approval.request.session_id or "")
     if waiting is not None and waits_for(waiting, outcome.approval.id):
         carry_on(application, waiting)
+    return outcome
+
+
+def _decision_view(outcome: Decided) -> Response[str]:
     body = {**approval_view(outcome.approval), "already_decided": outcome.already}
     return json_response(body, status=200 if outcome.same else 409)
 

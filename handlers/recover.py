@@ -6,6 +6,7 @@ A due mark is a hint. What is started is decided by the newest checkpoint, read 
 from typing import Any
 
 from durable.approval_stream import Approval, ApprovalStatus
+from durable.approvals import catch_up
 from durable.errors import DurableError
 from durable.ports import Head, Lease
 from durable.records import Checkpoint, FinishReason, Status
@@ -62,6 +63,8 @@ def _look_at(application: App, head: Head) -> str:
         return "left"
     stored = application.store.checkpoints.load(head.id)
     if stored is None or not _is_unfinished(stored, head):
+        if stored is not None:
+            catch_up(stored, approvals=application.store.approvals, now=application.agent.clock())
         application.store.log.settle(head)
         return "settled"
     if (approval := _asked(application, stored, lease)) is not None:

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from durable.approval_stream import Approval, ApprovalStatus, Reminded, TokenAttached
-from durable.approvals import ApprovalDecision, decide, expire_if_due
+from durable.approvals import DIRECT, ApprovalDecision, catch_up, decide, expire_if_due
 from durable.errors import (
     ApprovalError,
     ApprovalNotFoundError,
@@ -128,11 +128,10 @@ def run_slice(application: App, task: RunSlice, context: LambdaContext) -> dict[
     if stored is None or stored.run_id != task.run_id:
         return _left("superseded")
     application.store.leases.note_execution(stream_of(task.session_id), task.execution)
-    if stored.status is Status.FINISHED:
+    if stored.status is Status.FINISHED or stored.finish_reason in STOPPED:
+        catch_up(stored, approvals=application.store.approvals, now=application.agent.clock())
         not_due(application, task.session_id, task.run_id)
-        return _left("finished")
-    if stored.finish_reason in STOPPED:
-        return _left("stopped")
+        return _left("finished" if stored.status is Status.FINISHED else "stopped")
     if stored.status is Status.AWAITING_APPROVAL:
         approval = _approval_now(application, stored, task)
         if approval.status is ApprovalStatus.PENDING:
@@ -194,7 +193,7 @@ def _approval_now(application: App, stored: Checkpoint, task: RunSlice) -> Appro
     output = answer.output
     if not isinstance(output, dict) or set(output) != {"approved"} or not isinstance(output["approved"], bool):
         return approval  # a wake-up, or nonsense: the record decides
-    said = ApprovalDecision(id=approval.id, approved=output["approved"], by="states:SendTaskSuccess", via="task-token")
+    said = ApprovalDecision(id=approval.id, approved=output["approved"], by=DIRECT, via="task-token")
     try:
         decide(
             said,
@@ -202,6 +201,7 @@ def _approval_now(application: App, stored: Checkpoint, task: RunSlice) -> Appro
             checkpoints=application.store.checkpoints,
             tools={},  # a vote of this kind has no edited arguments to check
             now=application.agent.clock(),
+            separate=application.settings.separate_approvers,
         )
     except ApprovalError as error:
         logger().warning("task output not taken as a vote", extra={"code": error.code})

@@ -59,11 +59,12 @@ def test_each_module_of_handlers_is_a_function() -> None:
 ALWAYS = {"table_name", "ttl_days", "list_finished", "log_level"}
 MODEL = {"model", "fallback_models", "model_options", "openai_base_url", "anthropic_base_url"}
 RUNS_THE_AGENT = MODEL | {"api_key_secret", "api_key_parameter", "min_model_seconds"}
+WHO = {"separate_approvers", "trusted_callers"}
 NEEDS = {
-    "runs": RUNS_THE_AGENT | {"state_machine_arn"},
+    "runs": RUNS_THE_AGENT | {"state_machine_arn"} | WHO,
     "sessions": set[str](),
-    "approvals": {"state_machine_arn"},
-    "steps": RUNS_THE_AGENT | {"topic_arn", "public_url", "webhook_url", "webhook_secret"},
+    "approvals": {"state_machine_arn"} | WHO,
+    "steps": RUNS_THE_AGENT | {"topic_arn", "public_url", "webhook_url", "webhook_secret", "separate_approvers"},
     "recover": {"state_machine_arn"},
 }
 LEFT_AS_THEY_ARE = {"table_prefix", "agent_module", "openai_api_key", "anthropic_api_key"}

@@ -5,6 +5,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -89,9 +90,29 @@ class Deployment:
 
         A point is before or after each call to the log, the leases, Step Functions or SNS.
         """
+        return self._interrupted(work, at, None)
+
+    def overtaken(self, work: Callable[[], Any], *, at: int, by: Callable[[], Any]) -> bool:
+        """Do it, and at its `at`-th point let another process do something else; whether it came to that."""
+
+        def meanwhile() -> None:
+            mine = self.store, self.states, self.topics
+            self.store, self.states, self.topics = alive
+            self.cold_start()
+            try:
+                with ThreadPoolExecutor(1) as other:  # this one may be in the middle of its event loop
+                    other.submit(by).result()
+            finally:
+                self.store, self.states, self.topics = mine
+                self.cold_start()
+
+        alive = self.store, self.states, self.topics
+        return self._interrupted(work, at, meanwhile)
+
+    def _interrupted(self, work: Callable[[], Any], at: int, instead: Callable[[], Any] | None) -> bool:
         self.cold_start()
         alive = self.store, self.states, self.topics
-        self.death.reset(at)
+        self.death.reset(at, instead)
         self.store = mortal_store(self.store, self.death)
         self.states, self.topics = Mortal(self.states, self.death), Mortal(self.topics, self.death)
         try:
@@ -100,11 +121,11 @@ class Deployment:
             if not self.death.dead:
                 raise
         finally:
-            died = self.death.dead
+            passed = self.death.passed
             self.death.reset()
             self.store, self.states, self.topics = alive
             self.cold_start()
-        return died
+        return passed
 
     # Requests
 

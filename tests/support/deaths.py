@@ -1,5 +1,6 @@
-"""Processes that die at any call of theirs to something outside: before it is carried out, or right after."""
+"""Processes that die, or are overtaken, at any call to something outside: before it is carried out, or right after."""
 
+from collections.abc import Callable
 from typing import Any
 
 from stores._bundle import LogStore, log_store
@@ -10,23 +11,32 @@ class Killed(BaseException):
 
 
 class Death:
-    """When a process dies: at its `at`-th point (None: never). Each call outside passes one before and one after."""
+    """When a process dies: at its `at`-th point (None: never). Each call outside passes one before and one after.
+
+    With an `instead` it lives, and something else happens there.
+    """
 
     def __init__(self) -> None:
         self.at: int | None = None
         self.points = 0
         self.dead = False
+        self.passed = False
+        self._instead: Callable[[], object] | None = None
 
     def pass_point(self) -> None:
         if self.dead:
             raise Killed
         self.points += 1
-        if self.points == self.at:
+        if self.points != self.at:
+            return
+        self.passed = True
+        if self._instead is None:
             self.dead = True
             raise Killed
+        self._instead()
 
-    def reset(self, at: int | None = None) -> None:
-        self.at, self.points, self.dead = at, 0, False
+    def reset(self, at: int | None = None, instead: Callable[[], object] | None = None) -> None:
+        self.at, self.points, self.dead, self.passed, self._instead = at, 0, False, False, instead
 
 
 class Mortal:
