@@ -157,7 +157,11 @@ def _parts(parts: list[JsonValue]) -> tuple[NativeBlock, ...]:
 
 def _beside(call: _Call) -> dict[str, JsonValue]:
     extra = cast("dict[str, JsonValue]", call.model_extra or {})
-    return {name: value for name, value in extra.items() if name not in ("type", "index") and value is not None}
+    inner = cast("dict[str, JsonValue]", call.function.model_extra or {})
+    beside: dict[str, JsonValue] = {
+        name: value for name, value in extra.items() if name not in ("type", "index") and value is not None
+    }
+    return {**beside, "function": inner} if inner else beside
 
 
 def _text(content: str | list[JsonValue] | None) -> str:

@@ -17,6 +17,7 @@ from durable.messages import (
     Part,
     SystemMessage,
     TextPart,
+    ToolCall,
     ToolMessage,
     UserMessage,
 )
@@ -174,13 +175,19 @@ def _assistant(message: AssistantMessage, ids: Sequence[str], native: NativeTurn
     sent: Json = {"role": "assistant", "content": _content(message, native)}
     if message.tool_calls:
         sent["tool_calls"] = [
-            {**own, "id": id, "type": "function", "function": {"name": call.name, "arguments": arguments_text(call)}}
-            for id, call, own in zip(ids, message.tool_calls, extra, strict=True)
+            _call(call, id, own) for id, call, own in zip(ids, message.tool_calls, extra, strict=True)
         ]
     fields = native.fields if native is not None else {}
     if "reasoning_details" in fields:  # they hold the same again, with its signature
         fields = {name: value for name, value in fields.items() if name not in ("reasoning", "reasoning_content")}
     return sent | {name: value for name, value in fields.items() if name not in _NOT_SENT}
+
+
+def _call(call: ToolCall, id: str, own: Json) -> JsonValue:
+    inner = own.get("function")
+    beside = inner if isinstance(inner, dict) else {}
+    function: Json = {**beside, "name": call.name, "arguments": arguments_text(call)}
+    return {**own, "id": id, "type": "function", "function": function}
 
 
 def _content(message: AssistantMessage, native: NativeTurn | None) -> JsonValue:

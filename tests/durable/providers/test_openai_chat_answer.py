@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from durable.errors import ProviderResponseError
-from durable.messages import AssistantMessage, ToolCall
+from durable.messages import AssistantMessage, ToolCall, ToolMessage
 from durable.ports import ModelRequest, ModelTurn
 from durable.providers.openai_chat import OpenAIChat
 from durable.records import FinishReason, Usage
@@ -171,3 +171,20 @@ async def test_what_is_not_an_answer_is_a_response_error(connect: Callable[..., 
         await connect(httpx.Response(200, json=body)).generate(ModelRequest(instructions=None, messages=[]))
     assert "secret" not in f"{caught.value} {caught.value.__cause__}"
     assert caught.value.status == 200
+
+
+async def test_p11_fields_that_nobody_knows_go_back_in_place(connect: Any, server: Any, said: Any) -> None:
+    """What a server writes beside a message, a call or its function is kept and sent back there, null left out."""
+    function = {"name": "look", "arguments": "{}", "inner": [1]}
+    call = {"id": "c", "type": "function", "index": 0, "function": function, "beside": {"a": None}, "nothing": None}
+    model = connect(said({"content": "hi", "tool_calls": [call], "reasoning_content": "hm", "audio": None}))
+    turn = (await model.generate(ModelRequest(instructions=None, messages=[]))).message
+    result = ToolMessage(tool_call_id="c", tool_name="look")
+
+    def sent(message: AssistantMessage) -> Any:
+        return model.body(ModelRequest(instructions=None, messages=[message, result]))["messages"][0]
+
+    kept = {name: value for name, value in call.items() if name not in ("index", "nothing")}
+    expected = {"role": "assistant", "content": "hi", "tool_calls": [kept], "reasoning_content": "hm"}
+    assert sent(turn) == expected
+    assert "beside" not in str(sent(turn.model_copy(update={"native": None})))
