@@ -1,5 +1,6 @@
 """A model behind HTTP: how a request becomes a turn, whole or streamed, whatever the protocol."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from pydantic import JsonValue
@@ -9,7 +10,7 @@ from durable.providers._http import Endpoint, StreamReader, Tell, Told
 from durable.providers._wire import whole_text
 
 
-class HttpModel:
+class HttpModel(ABC):
     """What the protocols over HTTP share. Each builds a body, reads an answer and puts a stream together."""
 
     def __init__(self, *, name: str, origin: str, endpoint: Endpoint) -> None:
@@ -44,12 +45,14 @@ class HttpModel:
                 tell(delta)
         return turn
 
+    @abstractmethod
     def body(self, request: ModelRequest, *, stream: bool = False) -> dict[str, JsonValue]:
         """Give the JSON that is sent for a request."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _parse(self, answer: JsonValue) -> ModelTurn:
-        raise NotImplementedError
+        """Read a whole answer."""
 
+    @abstractmethod
     def _reader(self) -> Callable[[], StreamReader]:
-        raise NotImplementedError
+        """Give what makes a reader for one stream."""
