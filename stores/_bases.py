@@ -29,6 +29,11 @@ def is_due(place: Place) -> bool:
     return since > base
 
 
+def is_far(old: int, new: int) -> bool:
+    """Whether a base has moved over a hundred: once in a hundred entries, however often saves move it."""
+    return new // MIN_ENTRIES > old // MIN_ENTRIES
+
+
 def needed_from(newest_first: Sequence[Entry], count: int, now: datetime, since: datetime | None = None) -> int | None:
     """Give the first revision that the newest entry or one of the newest `count` saves needs; None if not known.
 

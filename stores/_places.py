@@ -23,7 +23,8 @@ class Place:
     `base_expires` is when the base may be gone (None: never). `shown` is the status and the base that the head had when
     it was last read or marked, None if there was no head. `sizes` are the bytes of the base and of what came after it,
     None where nobody has seen them. `ends` is when the last of the entries may be gone (None: never): no entry may go
-    before an earlier one, or the earlier one would be taken for the newest.
+    before an earlier one, or the earlier one would be taken for the newest. `untidy` says that saves have moved the
+    base far enough for what is before it to be worth dropping.
     """
 
     revision: int
@@ -33,6 +34,7 @@ class Place:
     shown: tuple[str, int] | None = None
     sizes: tuple[int, int] | None = None
     ends: datetime | None = LONG_AGO
+    untidy: bool = False
 
 
 class _Newest(Generic[T]):

@@ -120,11 +120,17 @@ class LogCheckpoints:
 
         To be called after a turn, by whoever has the session's lease, with the checkpoint it holds; go on with the one
         that comes back. It is no save: the history does not list it and `updated_at` stays. Entries that neither the
-        base nor a listed save needs are dropped; what is left of a drop that was interrupted goes with the next one.
+        base nor a listed save needs are dropped, also where saves have moved the base (a compaction does); what is left
+        of a drop that was interrupted goes with the next one.
         Raises what `save` raises; what was saved before is safe whatever happens here.
         """
         stream = stream_of(session_id)
         place = self._place_after(stream, after)
+        if place.untidy and place.shown is not None:
+            place = replace(place, untidy=False)
+            self._places.put(stream, place)
+            with suppress(StoreUnavailableError):
+                self.drop_unneeded(session_id)
         if after.revision - place.base < _bases.MIN_ENTRIES:
             return after
         if place.sizes is None:
@@ -264,7 +270,8 @@ class LogCheckpoints:
         else:
             sizes = (sizes[0], sizes[1] + len(entry.body)) if sizes is not None else None
             base_expires = earlier(base_expires, ends) if ends is not None else base_expires
-        return Place(entry.revision, entry.base, base_expires, place.listed_from, shown, sizes, ends)
+        untidy = place.untidy or (entry.kind == "reset" and _bases.is_far(place.base, entry.revision))
+        return Place(entry.revision, entry.base, base_expires, place.listed_from, shown, sizes, ends, untidy)
 
     def _ttl_of(self, checkpoint: Checkpoint) -> timedelta | None:
         # A human may take longer than any ttl: a session that waits for one does not expire.

@@ -1,11 +1,11 @@
-"""`python -m infra.bench [--peers] [overhead] [counts] [imports]`: everything, or the parts that are named."""
+"""`python -m infra.bench [--peers] [overhead] [counts] [sessions] [imports]`: all, or the parts that are named."""
 
 import argparse
 import os
 import platform
 import sys
 
-PARTS = ("overhead", "counts", "imports")
+PARTS = ("overhead", "counts", "sessions", "imports")
 
 
 def main() -> int:
@@ -25,6 +25,10 @@ def main() -> int:
         from infra.bench import counts
 
         counts.show(peers=chosen.peers)
+    if "sessions" in parts:
+        from infra.bench import sessions
+
+        sessions.show()
     if "imports" in parts:
         from infra.bench import imports
 

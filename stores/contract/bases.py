@@ -70,10 +70,23 @@ def test_a_short_session_and_a_large_base_are_left_alone(backend: Backend, store
     assert store.checkpoints.maintain("s", after=held) is held
     new = held.but(messages=(UserMessage(content="word " * 8 * 10 * ENOUGH),))
     held = grown(store, ENOUGH, after=store.checkpoints.save(new, after=held))
+    assert store.checkpoints.maintain("s", after=held) is held
     count = len(physical(backend))
     assert store.checkpoints.maintain("s", after=held) is held
     assert backend.open(ttl=TTL).checkpoints.maintain("s", after=held) is held
     assert len(physical(backend)) == count
+
+
+def test_what_saves_have_moved_the_base_past_goes(backend: Backend, store: LogStore) -> None:
+    """Transcripts that saves make shorter again and again, as compactions do, need no base and leave nothing behind."""
+    held = grown(store, 10)
+    for number in range(30):
+        short = held.but(messages=(UserMessage(content=f"summary {number}"),))
+        held = grown(store, 10, after=store.checkpoints.save(short, after=held))
+        assert store.checkpoints.maintain("s", after=held) is held
+    assert len(physical(backend)) < 180
+    assert backend.open(ttl=TTL).checkpoints.load("s") == held
+    assert len(store.checkpoints.history("s")) == 50
 
 
 @pytest.mark.parametrize("knows", ["wrote", "loaded", "was given"])
