@@ -258,6 +258,7 @@ class InvalidDecisionError(ApprovalError):
 
     def __init__(self, approval_id: str, reason: str) -> None:
         self.approval_id = approval_id
+        self.reason = reason
         super().__init__(f"The decision on approval {approval_id!r} was not recorded: {reason}.")
 
 
@@ -269,6 +270,7 @@ class SelfApprovalError(ApprovalError):
 
     def __init__(self, approval_id: str, reason: str) -> None:
         self.approval_id = approval_id
+        self.reason = reason
         super().__init__(f"Approval {approval_id!r} cannot be given: {reason}.")
 
 

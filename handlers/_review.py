@@ -38,13 +38,14 @@ dt { font-weight: 600 }
 dd { margin: 0; overflow-wrap: anywhere }
 pre, textarea { font: .9rem/1.45 ui-monospace, monospace; width: 100%; padding: .6rem; background: var(--soft);
   color: inherit; border: 1px solid var(--line); border-radius: .4rem; white-space: pre-wrap; overflow-wrap: anywhere }
-label, summary { display: block; font-weight: 600; margin: 1rem 0 .25rem; cursor: pointer }
+label, summary { font-weight: 600; margin: 1rem 0 .25rem; cursor: pointer }
+label { display: block }
 .buttons { display: flex; flex-wrap: wrap; gap: .75rem; margin: 1.25rem 0 }
 button { font: inherit; font-weight: 600; flex: 1 1 9rem; min-height: 3rem; border: 0; border-radius: .4rem;
   color: #fff; cursor: pointer }
 .yes { background: var(--yes) } .no { background: var(--no) }
 :focus-visible { outline: 3px solid var(--focus); outline-offset: 2px }
-.said { border-left: .3rem solid var(--line); padding: .25rem .9rem; background: var(--soft) }
+.said { overflow-wrap: anywhere; border-left: .3rem solid var(--line); padding: .25rem .9rem; background: var(--soft) }
 .wrong { border-color: var(--no) }
 @media (max-width: 30rem) { dl { grid-template-columns: 1fr; gap: 0 } dd { margin-bottom: .5rem } }
 """

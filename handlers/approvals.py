@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 from durable.agent import tools_for
 from durable.approval_stream import Approval, ApprovalStatus
 from durable.approvals import TOKEN_HOLDER, ApprovalDecision, Decided, decide, is_orphaned, waits_for
-from durable.errors import ApprovalClosedError, ApprovalNotFoundError, InvalidDecisionError
+from durable.errors import ApprovalClosedError, ApprovalNotFoundError, InvalidDecisionError, SelfApprovalError
 from durable.tools import Tool
 from handlers._deadline import LambdaContext
 from handlers._executions import HANDED_OVER, carry_on
@@ -117,8 +117,8 @@ def _answered_by_form(application: App, token: str, body: str | None) -> Respons
         approval = _decide(application, _said(approval, approver, token, request)).approval
     except ApprovalClosedError:
         approval = _load(application, approval.id)
-    except (RequestInvalid, InvalidDecisionError) as error:
-        wrong = replace(filled, wrong=str(error))
+    except (RequestInvalid, InvalidDecisionError, SelfApprovalError) as error:
+        wrong = replace(filled, wrong=str(error) if isinstance(error, RequestInvalid) else f"{error.reason}.")
         return page(approval, status=_status(application, approval), filled=wrong, code=status_of(error))
     return page(approval, status=_status(application, approval))
 

@@ -156,7 +156,7 @@ def delete(segment: str) -> Response[str]:
         owner=f"request/{context.aws_request_id}",
         until=end_of(context, app().agent.clock()),
     )
-    return Response(204)
+    return Response(204, body="")
 
 
 def _carry_out(

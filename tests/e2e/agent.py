@@ -4,6 +4,7 @@ Each model turn and each tool tells the ledger that it happened, under the sessi
 """
 
 import os
+from datetime import timedelta
 
 import httpx
 
@@ -16,6 +17,9 @@ SCRIPTS: dict[str, list[Answer]] = {
     "talk": ["Hello."],
     "steps": [("step", {"name": "one"}), ("step", {"name": "two"}), "Both done."],
     "pay": [[("step", {"name": "one"}), ("pay", {"amount": 5}), ("step", {"name": "two"})], "Paid."],
+    "hurry": [("pay_in_time", {"amount": 5}), "Nobody said yes."],
+    "stop": [("pay_or_stop", {"amount": 5}), "Never reached."],
+    "remind": [("pay_some_day", {"amount": 5}), "Paid at last."],
     "stumble": [[("step", {"name": 1}), ("fail", {}), ("nonsense", {})], "So be it."],
     "locked": [ProviderAuthenticationError("scripted", "Incorrect API key provided.", status=401), "Unlocked."],
 }
@@ -48,10 +52,31 @@ def pay(amount: int, ctx: ToolContext) -> dict[str, object]:
     return {"paid": amount, "by": ctx.approval.by if ctx.approval else None}
 
 
+@tool(needs_approval=True, approval_timeout=timedelta(seconds=3))
+def pay_in_time(amount: int, ctx: ToolContext) -> str:
+    """Pay, if somebody says yes in time."""
+    tell(ctx.session_id or "", "pay")
+    return "paid"
+
+
+@tool(needs_approval=True, approval_timeout=timedelta(seconds=3), on_timeout="halt")
+def pay_or_stop(amount: int, ctx: ToolContext) -> str:
+    """Pay, or let it be altogether."""
+    tell(ctx.session_id or "", "pay")
+    return "paid"
+
+
+@tool(needs_approval=True, remind_every=timedelta(seconds=2))
+def pay_some_day(amount: int, ctx: ToolContext) -> str:
+    """Pay, whenever somebody says yes."""
+    tell(ctx.session_id or "", "pay")
+    return "paid"
+
+
 @tool
 def fail() -> str:
     """Fail."""
     raise RuntimeError("the service is down")
 
 
-agent = Agent(name="e2e", tools=[step, pay, fail])
+agent = Agent(name="e2e", tools=[step, pay, pay_in_time, pay_or_stop, pay_some_day, fail])
