@@ -16,8 +16,9 @@ from durable.ports import Lease
 from durable.records import Checkpoint, FinishReason, Status
 from durable.resume import resume_after_approval
 from durable.transitions import aborted
+from handlers._events import tell
 from handlers._executions import HANDED_OVER, wake
-from handlers._observe import logger
+from handlers._observe import count, logger
 from handlers._running import not_due, stream_of, take_lease
 from handlers._wiring import App
 
@@ -71,6 +72,8 @@ def _stop(app: App, seen: Checkpoint, lease: Lease) -> Checkpoint:
         stored = asyncio.run(resume_after_approval(app.agent, approval.id, store=app.store)).checkpoint
     else:
         stored = app.store.checkpoints.save(aborted(stored), after=stored)
+        count(RunsAborted=1)
+        tell(app, stored)
     not_due(app, session_id, stored.run_id)
     return stored
 

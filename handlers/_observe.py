@@ -13,22 +13,27 @@ from handlers._settings import settings
 from handlers._wiring import App
 
 NAMESPACE = "DurableAgents"
-SERVICE = "durable-agents"
 
 
 @cache
 def logger() -> Logger:
-    return Logger(service=SERVICE, level=settings().log_level)
+    return Logger(service=settings().service_name, level=settings().log_level)
 
 
 @cache
 def metrics() -> Metrics:
-    return Metrics(namespace=NAMESPACE, service=SERVICE)
+    return Metrics(namespace=NAMESPACE, service=settings().service_name)
 
 
 def count(**numbers: float) -> None:
+    """Add to the metrics of this invocation; what is 0 says nothing."""
     for name, number in numbers.items():
-        metrics().add_metric(name=name, unit=MetricUnit.Count, value=number)
+        if number:
+            _add(name, number)
+
+
+def _add(name: str, number: float) -> None:
+    metrics().add_metric(name=name, unit=MetricUnit.Count, value=float(number))
 
 
 @contextmanager
@@ -42,7 +47,8 @@ def invocation(app: App, context: Any) -> Iterator[None]:
     finally:
         spent = app.store.consumed() - before
         log.info("invocation done", extra={"store": asdict(spent)})
-        count(StoreRequests=spent.requests, WriteUnits=spent.write_units, ReadUnits=spent.read_units)
+        _add("StoreRequests", spent.requests)
+        count(WriteUnits=spent.write_units, ReadUnits=spent.read_units)
         metrics().flush_metrics()
         log.clear_state()
 

@@ -20,8 +20,9 @@ from durable.outcome import RunResult
 from durable.ports import Head, Lease
 from durable.records import AcceptedRequest, Checkpoint, FinishReason, Status
 from durable.transitions import aborted
+from handlers._events import tell
 from handlers._guard import Guard
-from handlers._observe import logger
+from handlers._observe import count, logger
 from handlers._wiring import App
 
 AFTER_THE_END = timedelta(seconds=60)
@@ -175,11 +176,14 @@ def moved_meanwhile(app: App, session_id: str) -> SessionBusyError:
     return busy(session_id, until=now + timedelta(seconds=1), now=now)
 
 
-def run(app: App, work: Awaitable[RunResult], guard: Guard) -> RunResult:
-    """Carry the run on and let go of the lease. A run that is over, or refused for good, is not due any more.
+def run(app: App, work: Awaitable[RunResult], guard: Guard, *, since: Checkpoint) -> RunResult:
+    """Carry the run on from `since` and let go of the lease. A run that is over, or refused for good, is not due any
+    more.
 
-    A session whose run is over is kept short to load before the lease goes.
+    A session whose run is over is kept short to load before the lease goes. What was lost to somebody else, or to an
+    outage, is no attempt that got nowhere: the lease takes it back.
     """
+    counts = True
     try:
         result = asyncio.run(guard.run(work))
         if result.checkpoint.status is Status.FINISHED:
@@ -187,15 +191,35 @@ def run(app: App, work: Awaitable[RunResult], guard: Guard) -> RunResult:
             result = _maintained(app, result, guard.lease)
         elif result.finish_reason is FinishReason.ABORTED:
             _over(app, guard)
+        _tell_how(app, result, since)
         return result
-    except (StaleCheckpointError, LeaseLostError):
-        raise  # another writer has the session and its marks
+    except (StaleCheckpointError, LeaseLostError) as error:
+        counts = False  # another writer has the session and its marks
+        count(**{"StaleWrites" if isinstance(error, StaleCheckpointError) else "LeasesLost": 1})
+        raise
     except DurableError as error:
-        if not error.retryable:
+        counts = not error.retryable
+        if counts:
             _over(app, guard)
         raise
     finally:
-        app.store.leases.release(guard.lease)
+        app.store.leases.release(guard.lease, counts=counts)
+
+
+def _tell_how(app: App, result: RunResult, since: Checkpoint) -> None:
+    """Count what this invocation did for the run, and tell other systems where it has come to."""
+    now, asleep = result.checkpoint, since.status is Status.AWAITING_APPROVAL
+    usage, before = now.usage, since.usage
+    count(
+        StepsDone=max(0, now.step - since.step),
+        InputTokens=max(0, usage.input_tokens - before.input_tokens),
+        OutputTokens=max(0, usage.output_tokens - before.output_tokens),
+        RunsFinished=now.status is Status.FINISHED,
+        RunsPaused=now.status is Status.AWAITING_APPROVAL and not (asleep and now.approval_id == since.approval_id),
+        RunsResumed=asleep and now.status is not Status.AWAITING_APPROVAL,
+        RunsAborted=result.finish_reason is FinishReason.ABORTED,
+    )
+    tell(app, now)
 
 
 def _over(app: App, guard: Guard) -> None:

@@ -18,6 +18,8 @@ class Settings(BaseModel):
     from Parameter Store (`api_key_parameter`), by the name there; on a machine of one's own, from its variable.
     `model_options` is a JSON object of more fields for each request to the first model.
     Messages to people go to `topic_arn` and to `webhook_url`, signed with the secret that is named `webhook_secret`.
+    A slice that fails because a provider or a store is out of reach is tried again for `outage_hours`. The events of
+    runs go to the EventBridge bus `event_bus` (empty: nowhere). Logs and metrics carry `service_name`.
     `trusted_callers` are principals, with commas between them, whose `Durable-Principal` header names the user that
     they act for. `state_machine_arn` and `topic_arn` are empty in functions that need neither. Times are in seconds,
     `ttl_days` is how long a session lives after its newest save (0: for ever). `list_finished`: whether finished
@@ -40,6 +42,8 @@ class Settings(BaseModel):
     api_key_parameter: str = ""
     state_machine_arn: str = ""
     topic_arn: str = ""
+    event_bus: str = ""
+    outage_hours: float = Field(default=6.0, ge=0, le=72)
     public_url: str = ""
     webhook_url: str = Field(default="", pattern=r"^$|^https://|^http://(127\.0\.0\.1|localhost)[:/]")
     webhook_secret: str = ""
@@ -48,6 +52,7 @@ class Settings(BaseModel):
     ttl_days: int = Field(default=30, ge=0)
     list_finished: bool = True
     min_model_seconds: float = Field(default=15.0, gt=0)
+    service_name: str = "durable-agents"
     log_level: str = "INFO"
 
     @property

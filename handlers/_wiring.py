@@ -45,6 +45,10 @@ class App:
     def topics(self) -> Any:
         return boto3.client("sns", config=_CLIENT_CONFIG)
 
+    @cached_property
+    def events(self) -> Any:
+        return boto3.client("events", config=_CLIENT_CONFIG)
+
 
 @cache
 def app() -> App:

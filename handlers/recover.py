@@ -7,17 +7,21 @@ from typing import Any
 
 from durable.approval_stream import Approval, ApprovalStatus
 from durable.approvals import catch_up
-from durable.errors import DurableError
+from durable.errors import DurableError, StaleCheckpointError
 from durable.ports import Head, Lease
 from durable.records import Checkpoint, FinishReason, Status
 from handlers._deadline import LambdaContext, seconds_left
-from handlers._executions import carry_on, drives
+from handlers._executions import KeepsFailing, carry_on, drives
 from handlers._observe import about, count, invocation, logger
+from handlers._parking import park
 from handlers._running import sleeps
 from handlers._wiring import App, app
 
 PAGE = 50
 STOP_WITH_SECONDS_LEFT = 10
+
+MAX_EXECUTIONS = 3
+"""So many executions may start at one revision and not end in success; then the run is parked."""
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, int]:
@@ -28,7 +32,7 @@ def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, int]:
 
 def recover(application: App, context: LambdaContext) -> dict[str, int]:
     """Look at every due session once; what cannot be handled now is due again in a minute."""
-    tally = {"started": 0, "settled": 0, "left": 0, "failed": 0}
+    tally = {"started": 0, "settled": 0, "left": 0, "parked": 0, "failed": 0}
     cursor = None
     while seconds_left(context) > STOP_WITH_SECONDS_LEFT:
         page = application.store.log.heads("session", due_before=application.agent.clock(), limit=PAGE, cursor=cursor)
@@ -45,7 +49,7 @@ def recover(application: App, context: LambdaContext) -> dict[str, int]:
         cursor = page.cursor
         if cursor is None:
             break
-    count(Recovered=tally["started"])
+    count(Recovered=tally["started"], RecoveryFailed=tally["failed"])
     logger().info("recovery done", extra={"tally": tally})
     return tally
 
@@ -56,7 +60,8 @@ def _look_at(application: App, head: Head) -> str:
     1. somebody runs it -> left alone
     2. it is over, stopped on purpose, or never came to be -> the mark goes
     3. it waits for a human who has been asked and has not answered -> it is due again after the deadline
-    4. else it is woken, or an execution is started for it
+    4. its executions keep failing at the same place -> parked, until somebody asks for it
+    5. else it is woken, or an execution is started for it
     """
     lease = application.store.leases.look(head.stream)
     if lease is not None and lease.owner is not None and lease.until > application.agent.clock():
@@ -70,8 +75,20 @@ def _look_at(application: App, head: Head) -> str:
     if (approval := _asked(application, stored, lease)) is not None:
         sleeps(application, approval)
         return "settled"
-    carry_on(application, stored)
+    try:
+        carry_on(application, stored, failures=MAX_EXECUTIONS)
+    except KeepsFailing as failing:
+        return _park(application, stored, failing)
     return "started"
+
+
+def _park(application: App, stored: Checkpoint, failing: KeepsFailing) -> str:
+    message = f"{failing.executions} executions started from revision {stored.revision} and did not end in success."
+    try:
+        park(application, stored, code="NO_PROGRESS", message=message)
+    except StaleCheckpointError:
+        return "left"  # it has moved after all
+    return "parked"
 
 
 def _is_unfinished(stored: Checkpoint, head: Head) -> bool:

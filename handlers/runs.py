@@ -202,7 +202,7 @@ def _run_here(application: App, checkpoint: Checkpoint, lease: Lease) -> Respons
         application.agent, checkpoint, saved=checkpoint, store=application.store, bounds=limits, watch=guard.watch
     )
     try:
-        result = run(application, work, guard)
+        result = run(application, work, guard, since=checkpoint)
     except LeaseLostError:
         return _running(result_of(checkpoint), session_id)
     except DurableError as error:

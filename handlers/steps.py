@@ -23,7 +23,7 @@ from durable.errors import (
 )
 from durable.executor import run_to_pause
 from durable.outcome import RunResult
-from durable.records import Checkpoint, FinishReason, LastError, Status
+from durable.records import Checkpoint, FinishReason, Status
 from durable.resume import resume_after_approval
 from handlers._deadline import LambdaContext, bounds, end_of
 from handlers._executions import STEP_INPUT_VERSION, wake
@@ -31,6 +31,7 @@ from handlers._guard import Guard
 from handlers._ids import new_callback_token, token_hash
 from handlers._notify import notify
 from handlers._observe import about, count, invocation, logger
+from handlers._parking import park
 from handlers._running import AFTER_THE_END, STOPPED, next_look, not_due, run, sleeps, stream_of, take_lease
 from handlers._wiring import App, app
 
@@ -68,6 +69,7 @@ class RunSlice(BaseModel):
     answer: Answer | dict[str, None] = {}
     rounds: int = 0
     started_at: datetime | None = None
+    entered_at: datetime | None = None
 
 
 class AskHuman(BaseModel):
@@ -81,21 +83,61 @@ class AskHuman(BaseModel):
     task_token: str
 
 
+class ParkRun(BaseModel):
+    """The task of a run whose other tasks keep failing; `error` is the name of the error, as the service gives it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    task: Literal["park-run"]
+    v: int
+    session_id: str
+    run_id: str
+    error: str = "Unknown"
+
+
+class TryAgain(Exception):
+    """What a task fails with when the same task may succeed later: the state machine waits, and does it again."""
+
+
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
     application = app()
     with invocation(application, context):
         task = parse(event)
         about(session_id=task.session_id, run_id=task.run_id)
-        match task:
-            case RunSlice():
-                return or_elsewhere(application, task, run_slice(application, task, context))
-            case AskHuman():
-                return ask_human(application, task)
+        try:
+            return _carried_out(application, task, context)
+        except DurableError as error:
+            if not error.retryable:
+                raise
+            count(TasksFailed=1)
+            raise TryAgain(f"{error.code}: {error}") from error
 
 
-def parse(event: dict[str, Any]) -> RunSlice | AskHuman:
+def _carried_out(application: App, task: RunSlice | AskHuman | ParkRun, context: LambdaContext) -> dict[str, Any]:
+    match task:
+        case RunSlice():
+            return or_elsewhere(application, task, _slice_or_outage(application, task, context))
+        case AskHuman():
+            return ask_human(application, task)
+        case ParkRun():
+            message = f"A task of the run's execution kept failing with {task.error[:100]}."
+            return _park_after(application, task, code="TASK_FAILED", message=message)
+
+
+def _slice_or_outage(application: App, task: RunSlice, context: LambdaContext) -> dict[str, Any]:
+    """Run the slice; what has failed for `outage_hours` since the state was entered is parked with its reason."""
+    try:
+        return run_slice(application, task, context)
+    except DurableError as error:
+        allowed = timedelta(hours=application.settings.outage_hours)
+        if not error.retryable or task.entered_at is None or application.agent.clock() - task.entered_at < allowed:
+            raise
+        return _park_after(application, task, code=error.code, message=str(error))
+
+
+def parse(event: dict[str, Any]) -> RunSlice | AskHuman | ParkRun:
     """Read a task's input of any version so far. Raises `ConfigurationError` for one that is newer than this code."""
-    model = AskHuman if event.get("task") == "ask-human" else RunSlice
+    model = {"ask-human": AskHuman, "park-run": ParkRun}.get(str(event.get("task")), RunSlice)
     try:
         task = model.model_validate(event)
     except ValidationError as error:
@@ -148,11 +190,12 @@ def _carry_on(application: App, task: RunSlice, stored: Checkpoint, context: Lam
         return _left("busy", until=f"{busy.busy_until + timedelta(seconds=1):%FT%TZ}")
     if lease.attempt > MAX_ACQUIRES:
         application.store.leases.release(lease)
-        return _park(application, stored)
+        message = f"{MAX_ACQUIRES} slices started from revision {stored.revision} and none of them got further."
+        return _park(application, stored, code="NO_PROGRESS", message=message)
     application.store.log.announce(stream_of(task.session_id), run_id=task.run_id, due_at=until + AFTER_THE_END)
     guard = Guard(application, lease, session_id=task.session_id, run_id=task.run_id)
     try:
-        result = run(application, _work(application, stored, context, guard), guard)
+        result = run(application, _work(application, stored, context, guard), guard, since=stored)
     except (StaleCheckpointError, LeaseLostError):
         return _left("busy", until=f"{application.agent.clock() + timedelta(seconds=2):%FT%TZ}")
     except DurableError as error:
@@ -233,7 +276,6 @@ def _after(application: App, result: RunResult) -> dict[str, Any]:
         return _left("stopped")
     if result.checkpoint.status is Status.AWAITING_APPROVAL:
         return _waits(application, _expired_or_open(application, result.approval_id or ""))
-    count(RunsFinished=1)
     return _left("finished")
 
 
@@ -245,18 +287,25 @@ def _waits(application: App, approval: Approval) -> dict[str, Any]:
     return _left("awaiting-approval", approval_id=approval.id, timeout_seconds=seconds)
 
 
-def _park(application: App, stored: Checkpoint) -> dict[str, Any]:
-    """Stop trying: say so on the checkpoint, and take the run off recovery's list."""
-    reason = LastError(
-        code="NO_PROGRESS",
-        message=f"{MAX_ACQUIRES} slices started from revision {stored.revision} and none of them got further.",
-        at=application.agent.clock(),
-    )
-    parked = stored.but(finish_reason=FinishReason.PARKED, last_error=reason)
-    application.store.checkpoints.save(parked, after=stored)
-    not_due(application, stored.session_id or "", stored.run_id)
-    count(RunsParked=1)
+def _park(application: App, stored: Checkpoint, *, code: str, message: str) -> dict[str, Any]:
+    try:
+        park(application, stored, code=code, message=message)
+    except StaleCheckpointError:
+        soon = application.agent.clock() + timedelta(seconds=2)
+        return _left("busy", until=f"{soon:%FT%TZ}")  # it has moved after all
     return _left("parked")
+
+
+def _park_after(application: App, task: RunSlice | ParkRun, *, code: str, message: str) -> dict[str, Any]:
+    """Park the run that the task is about, if there still is something to park."""
+    stored = application.store.checkpoints.load(task.session_id)
+    if stored is None or stored.run_id != task.run_id:
+        return _left("superseded")
+    if stored.status is Status.FINISHED:
+        return _left("finished")
+    if stored.finish_reason in STOPPED:
+        return _left("stopped")
+    return _park(application, stored, code=code, message=message)
 
 
 def _left(

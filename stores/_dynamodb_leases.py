@@ -77,9 +77,11 @@ class DynamoDBLeases:
     def request_abort(self, stream: str, run_id: str) -> None:
         self._calls.update(self._key(stream), **update(put={"abort_run": text(run_id)}, keep=self._kept()))
 
-    def release(self, lease: Lease) -> None:
+    def release(self, lease: Lease, *, counts: bool = True) -> None:
+        # The count is set, not lowered: a repeated request must not take two attempts back.
+        taken_back = {} if counts else {"attempt": number(max(0, lease.attempt - 1))}
         ended = update(
-            put={"until": text(stamp(self._clock()))},
+            put={"until": text(stamp(self._clock())), **taken_back},
             remove=("owner",),
             condition=NEWEST_FENCE,
             values={"fence": number(lease.fence)},

@@ -259,9 +259,9 @@ class FilesLeases:
         with self._folder.locked("request_abort", stream):
             self._folder.put(replace(self._get(stream), abort_run=run_id))
 
-    def release(self, lease: Lease) -> None:
+    def release(self, lease: Lease, *, counts: bool = True) -> None:
         with self._folder.locked("release", lease.stream):
-            if ended := released(self._get(lease.stream), lease, self._clock()):
+            if ended := released(self._get(lease.stream), lease, self._clock(), counts=counts):
                 self._folder.put(ended)
 
     def _get(self, stream: str) -> Lease:

@@ -20,8 +20,8 @@ def acquired(old: Lease, owner: str, *, until: datetime, revision: int, now: dat
     return replace(old, owner=owner, until=until, fence=old.fence + 1, attempt=attempt, revision=revision)
 
 
-def released(there: Lease, lease: Lease, now: datetime) -> Lease | None:
+def released(there: Lease, lease: Lease, now: datetime, *, counts: bool) -> Lease | None:
     """Give the record after a `release`, or None when somebody has acquired the lease since, or nobody ever did."""
     if there.fence != lease.fence or there.fence == 0:
         return None
-    return replace(there, owner=None, until=now)
+    return replace(there, owner=None, until=now, attempt=lease.attempt if counts else max(0, lease.attempt - 1))

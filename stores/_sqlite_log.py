@@ -203,8 +203,8 @@ class SqliteLeases:
     def request_abort(self, stream: str, run_id: str) -> None:
         self._change("request_abort", stream, lambda old: replace(old, abort_run=run_id))
 
-    def release(self, lease: Lease) -> None:
-        self._change("release", lease.stream, lambda there: released(there, lease, self._clock()))
+    def release(self, lease: Lease, *, counts: bool = True) -> None:
+        self._change("release", lease.stream, lambda there: released(there, lease, self._clock(), counts=counts))
 
     def _change(self, operation: str, stream: str, change: Callable[[Lease], Lease | None]) -> Lease | None:
         self._meter.add(Capacity(requests=1))

@@ -156,9 +156,9 @@ class MemoryLeases:
         with self._lock:
             self._put(replace(self._get(stream), abort_run=run_id))
 
-    def release(self, lease: Lease) -> None:
+    def release(self, lease: Lease, *, counts: bool = True) -> None:
         with self._lock:
-            if ended := released(self._get(lease.stream), lease, self._clock()):
+            if ended := released(self._get(lease.stream), lease, self._clock(), counts=counts):
                 self._put(ended)
 
     def _get(self, stream: str) -> Lease:

@@ -11,8 +11,9 @@ import yaml
 from durable import ConfigurationError
 from handlers import approvals, runs, sessions
 from handlers._executions import STEP_INPUT_VERSION, execution_input
+from handlers._observe import NAMESPACE
 from handlers._settings import Settings
-from handlers.steps import AskHuman, Outcome, RunSlice, parse
+from handlers.steps import AskHuman, Outcome, ParkRun, RunSlice, TryAgain, parse
 from stores.dynamodb import LISTING_INDEX, TABLE, TTL_ATTRIBUTE
 from tests.support.machine import DEFINITION, Execution
 
@@ -56,16 +57,17 @@ def test_each_module_of_handlers_is_a_function() -> None:
     assert {function["Handler"] for function in FUNCTIONS.values()} == {f"handlers.{name}.handler" for name in modules}
 
 
-ALWAYS = {"table_name", "ttl_days", "list_finished", "log_level"}
+ALWAYS = {"table_name", "ttl_days", "list_finished", "log_level", "service_name"}
 MODEL = {"model", "fallback_models", "model_options", "openai_base_url", "anthropic_base_url"}
-RUNS_THE_AGENT = MODEL | {"api_key_secret", "api_key_parameter", "min_model_seconds"}
+RUNS_THE_AGENT = MODEL | {"api_key_secret", "api_key_parameter", "min_model_seconds", "event_bus"}
 WHO = {"separate_approvers", "trusted_callers"}
 NEEDS = {
     "runs": RUNS_THE_AGENT | {"state_machine_arn"} | WHO,
     "sessions": set[str](),
     "approvals": {"state_machine_arn"} | WHO,
-    "steps": RUNS_THE_AGENT | {"topic_arn", "public_url", "webhook_url", "webhook_secret", "separate_approvers"},
-    "recover": {"state_machine_arn"},
+    "steps": RUNS_THE_AGENT
+    | {"outage_hours", "topic_arn", "public_url", "webhook_url", "webhook_secret", "separate_approvers"},
+    "recover": {"state_machine_arn", "event_bus"},
 }
 LEFT_AS_THEY_ARE = {"table_prefix", "agent_module", "openai_api_key", "anthropic_api_key"}
 """Settings with a default that no parameter of the template changes; a key is never a variable of a function."""
@@ -160,7 +162,7 @@ RUNS = {
         "log.head",
         "log.settle",
     ),
-    *("checkpoints.load", "checkpoints.save", "checkpoints.maintain", "approvals.request"),
+    *("checkpoints.load", "checkpoints.save", "checkpoints.maintain", "approvals.request", "events.put_events"),
 }
 USES = {
     "runs": RUNS | {"checkpoints.history", "checkpoints.delete", "approvals.append"} | CARRIES_ON,
@@ -168,7 +170,9 @@ USES = {
     "approvals": {"approvals.list", "approvals.get", "approvals.append", "checkpoints.load"} | CARRIES_ON,
     "steps": RUNS
     | {"leases.note_execution", "approvals.get", "approvals.append", "states.send_task_success", "topics.publish"},
-    "recover": {"log.heads", "log.head", "log.settle", "leases.look", "checkpoints.load"} | CARRIES_ON,
+    "recover": {"log.heads", "log.head", "log.settle", "leases.look", "checkpoints.load", "checkpoints.save"}
+    | {"events.put_events"}
+    | CARRIES_ON,
 }
 """What each function calls, itself or through the modules that it uses."""
 
@@ -191,6 +195,8 @@ def action_of(call: str) -> set[str]:
     part, _, method = call.partition(".")
     if part == "states":
         return {"states:" + "".join(word.title() for word in method.split("_"))}
+    if part == "events":
+        return {"events:PutEvents"}
     return {"sns:Publish"} if part == "topics" else {f"dynamodb:{action}" for action in ACTIONS[call]}
 
 
@@ -204,7 +210,7 @@ def test_every_call_of_the_handlers_is_in_the_map() -> None:
     """A call of the store or of a client that no handler made before is added to the map, and to a policy."""
     written = "\n".join(path.read_text() for path in (ROOT / "handlers").glob("*.py"))
     made = set(re.findall(r"\.store\.((?:log|leases|checkpoints|approvals)\.\w+)\(", written))
-    made |= {f"{client}.{method}" for client, method in re.findall(r"app\.(states|topics)\.(\w+)\(", written)}
+    made |= {f"{client}.{method}" for client, method in re.findall(r"app\.(states|topics|events)\.(\w+)\(", written)}
     assert made <= set[str]().union(*USES.values())
 
 
@@ -405,11 +411,11 @@ def test_a_wait_for_a_human_has_an_end() -> None:
     asks = STATES_BY_NAME["AskHuman"]
     assert asks["Resource"].endswith(":lambda:invoke.waitForTaskToken")
     assert asks["TimeoutSecondsPath"] == "$.slice.timeout_seconds"
-    assert [catch["ErrorEquals"] for catch in asks["Catch"]] == [["States.Timeout"]]
+    assert [catch["ErrorEquals"] for catch in asks["Catch"]] == [["States.Timeout"], ["States.ALL"]]
     assert asks["Retry"][0] == {"ErrorEquals": ["States.Timeout"], "MaxAttempts": 0}
 
 
-@pytest.mark.parametrize("name", ["RunSlice", "AskHuman"])
+@pytest.mark.parametrize("name", ["RunSlice", "AskHuman", "ParkRun"])
 def test_a_task_that_fails_is_tried_again_with_backoff(name: str) -> None:
     """Whatever goes wrong with a task, the machine waits longer and longer, with jitter, before it gives up."""
     retry = STATES_BY_NAME[name]["Retry"][-1]
@@ -417,6 +423,49 @@ def test_a_task_that_fails_is_tried_again_with_backoff(name: str) -> None:
     assert retry["BackoffRate"] > 1
     assert retry["MaxAttempts"] >= 5
     assert (retry["MaxDelaySeconds"] > 0, retry["JitterStrategy"]) == (True, "FULL")
+
+
+@pytest.mark.parametrize("name", ["RunSlice", "AskHuman", "ParkRun"])
+def test_an_outage_is_waited_out(name: str) -> None:
+    """A task that says `TryAgain` is tried again for at least the hours that a deployment may ask for."""
+    [retry] = [retry for retry in STATES_BY_NAME[name]["Retry"] if retry["ErrorEquals"] == [TryAgain.__name__]]
+    average = retry["MaxDelaySeconds"] / 2  # full jitter
+    assert retry["MaxAttempts"] * average > TEMPLATE["Parameters"]["OutageHours"]["MaxValue"] * 3600
+    assert TEMPLATE["Parameters"]["OutageHours"]["MaxValue"] == 72
+
+
+@pytest.mark.parametrize("name", ["RunSlice", "AskHuman"])
+def test_what_keeps_failing_is_parked(name: str) -> None:
+    """A task that is given up on leads to the run being parked with its reason, not to a failed execution."""
+    assert STATES_BY_NAME[name]["Catch"][-1] == {
+        "ErrorEquals": ["States.ALL"],
+        "ResultPath": "$.failure",
+        "Next": "ParkRun",
+    }
+    assert STATES_BY_NAME["ParkRun"]["Parameters"]["Payload"]["error.$"] == "$.failure.Error"
+
+
+COUNTED = re.compile(r"\b([A-Z]\w+)=|\"([A-Z][a-zA-Z]+)\"")
+
+
+def test_alarms_and_dashboard_show_what_is_counted() -> None:
+    """Each of our own metrics that is watched is counted somewhere in the handlers, under this stack's name."""
+    written = "\n".join(path.read_text() for path in (ROOT / "handlers").glob("*.py"))
+    counted = {one or other for one, other in COUNTED.findall(written)}
+    body = json.loads(RESOURCES["Dashboard"]["Properties"]["DashboardBody"]["Fn::Sub"])
+    shown = {metric[1] for widget in body["widgets"] for metric in widget["properties"]["metrics"]}
+    alarms = {name: one["Properties"] for name, one in RESOURCES.items() if one["Type"] == "AWS::CloudWatch::Alarm"}
+    own = [alarm for alarm in alarms.values() if alarm["Namespace"] == NAMESPACE]
+    assert shown | {alarm["MetricName"] for alarm in own} <= counted
+    assert all(alarm["Dimensions"] == [{"Name": "service", "Value": {"Ref": "AWS::StackName"}}] for alarm in own)
+    assert all(alarm["AlarmActions"] == [{"Ref": "AlarmTopic"}] for alarm in alarms.values())
+
+
+def test_the_operations_page_explains_every_alarm() -> None:
+    """Each alarm of the template has its section on the page, and each section its alarm."""
+    page = (ROOT / "infra" / "OPERATIONS.md").read_text()
+    alarms = {name for name, one in RESOURCES.items() if one["Type"] == "AWS::CloudWatch::Alarm"}
+    assert set(re.findall(r"^### (\w+Alarm)$", page, re.MULTILINE)) == alarms
 
 
 def test_every_substitution_is_defined() -> None:
@@ -446,7 +495,8 @@ TASKS = {name: task for name, task in GOLDEN.items() if "task" in task}
 def test_an_input_of_any_release_is_taken(task: dict[str, Any]) -> None:
     """An execution may wait for a year: what an earlier release put into it is read, field by field, by this one."""
     read = parse(task)
-    assert isinstance(read, AskHuman if task["task"] == "ask-human" else RunSlice)
+    kinds = {"ask-human": AskHuman, "park-run": ParkRun, "run-slice": RunSlice}
+    assert isinstance(read, kinds[task["task"]])
     for name, value in task.items():
         taken = getattr(read, name)
         assert (taken.model_dump() if hasattr(taken, "model_dump") else taken) == value

@@ -89,6 +89,31 @@ def test_an_acquire_without_a_revision_does_not_count(backend: Backend) -> None:
     assert attempts == [1, 2, 1, 1, 1, 2]
 
 
+def test_an_attempt_is_taken_back(backend: Backend) -> None:
+    """A holder that releases with `counts=False` has not counted; one that was overtaken takes nothing back."""
+    attempts: list[int] = []
+    for counts in (True, False, False, True, False):
+        lease = acquired(backend)
+        attempts.append(lease.attempt)
+        backend.leases.release(lease, counts=counts)
+    assert attempts == [1, 2, 2, 2, 3]
+    first = acquired(backend)
+    second = acquired(backend)
+    backend.leases.release(first, counts=False)
+    assert backend.leases.look("session/s") == second
+    backend.leases.release(second, counts=False)
+    backend.leases.release(second, counts=False)
+    assert acquired(backend).attempt == second.attempt
+
+
+def test_the_only_attempt_is_taken_back(backend: Backend) -> None:
+    """After the first attempt was taken back the next one is the first again."""
+    for _ in range(3):
+        lease = acquired(backend, revision=4)
+        assert lease.attempt == 1
+        backend.leases.release(lease, counts=False)
+
+
 def test_notes_change_only_their_own_field(backend: Backend) -> None:
     """The execution and the abort flag are set beside a lease that is live, and survive acquire and release."""
     lease = acquired(backend)

@@ -17,7 +17,7 @@ from durable.providers.scripted import Script, Scripted
 from handlers import _observe, _settings, _wiring, approvals, recover, runs, sessions, steps
 from handlers._executions import STEP_INPUT_VERSION, execution_input
 from handlers._settings import Settings
-from tests.support.aws import FakeStates, FakeTopics
+from tests.support.aws import FakeEvents, FakeStates, FakeTopics
 from tests.support.deaths import Death, Mortal, mortal_store
 from tests.support.events import Answered, Context, rest_event
 from tests.support.runs import Clock, memory_store, numbered
@@ -30,6 +30,7 @@ ENVIRONMENT = {
     "STATE_MACHINE_ARN": MACHINE,
     "TOPIC_ARN": TOPIC,
     "PUBLIC_URL": "https://desk.example/v1",
+    "EVENT_BUS": "default",
     "LOG_LEVEL": "DEBUG",
 }
 
@@ -44,6 +45,7 @@ class Deployment:
         self.store: Any = memory_store(clock=self.clock)
         self.states: Any = FakeStates()
         self.topics: Any = FakeTopics()
+        self.events: Any = FakeEvents()
         self.log = io.StringIO()
         self.script: Script = ["Hello.", "Again.", "And again."]
         self.approval_timeout: timedelta | None = None
@@ -88,7 +90,7 @@ class Deployment:
     def dies(self, work: Callable[[], Any], *, at: int) -> bool:
         """Do it in a process that dies at its `at`-th point; whether it did. The next one begins cold.
 
-        A point is before or after each call to the log, the leases, Step Functions or SNS.
+        A point is before or after each call to the log, the leases, Step Functions, SNS or EventBridge.
         """
         return self._interrupted(work, at, None)
 
@@ -96,25 +98,26 @@ class Deployment:
         """Do it, and at its `at`-th point let another process do something else; whether it came to that."""
 
         def meanwhile() -> None:
-            mine = self.store, self.states, self.topics
-            self.store, self.states, self.topics = alive
+            mine = self.store, self.states, self.topics, self.events
+            self.store, self.states, self.topics, self.events = alive
             self.cold_start()
             try:
                 with ThreadPoolExecutor(1) as other:  # this one may be in the middle of its event loop
                     other.submit(by).result()
             finally:
-                self.store, self.states, self.topics = mine
+                self.store, self.states, self.topics, self.events = mine
                 self.cold_start()
 
-        alive = self.store, self.states, self.topics
+        alive = self.store, self.states, self.topics, self.events
         return self._interrupted(work, at, meanwhile)
 
     def _interrupted(self, work: Callable[[], Any], at: int, instead: Callable[[], Any] | None) -> bool:
         self.cold_start()
-        alive = self.store, self.states, self.topics
+        alive = self.store, self.states, self.topics, self.events
         self.death.reset(at, instead)
         self.store = mortal_store(self.store, self.death)
         self.states, self.topics = Mortal(self.states, self.death), Mortal(self.topics, self.death)
+        self.events = Mortal(self.events, self.death)
         try:
             work()
         except BaseException:
@@ -123,7 +126,7 @@ class Deployment:
         finally:
             passed = self.death.passed
             self.death.reset()
-            self.store, self.states, self.topics = alive
+            self.store, self.states, self.topics, self.events = alive
             self.cold_start()
         return passed
 
@@ -232,7 +235,7 @@ def clouds(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Deployment]
             return current[0].agent
 
     def client(name: str, **options: Any) -> Any:
-        return {"stepfunctions": current[0].states, "sns": current[0].topics}[name]
+        return {"stepfunctions": current[0].states, "sns": current[0].topics, "events": current[0].events}[name]
 
     monkeypatch.setitem(sys.modules, ENVIRONMENT["AGENT_MODULE"], AgentModule("agent_of_this_test"))
     monkeypatch.setattr(_wiring, "boto3", SimpleNamespace(client=client))
@@ -243,7 +246,7 @@ def clouds(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Deployment]
     def make() -> Deployment:
         current[0] = deployment = Deployment()
         deployment.cold_start()
-        for handler in logging.getLogger(_observe.SERVICE).handlers:
+        for handler in logging.getLogger(Settings.model_fields["service_name"].default).handlers:
             monkeypatch.setattr(handler, "stream", deployment.log)
         return deployment
 

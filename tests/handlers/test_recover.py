@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from durable import FinishReason, ProviderUnavailableError, Status
-from handlers.recover import PAGE, STOP_WITH_SECONDS_LEFT
+from handlers.recover import MAX_EXECUTIONS, PAGE, STOP_WITH_SECONDS_LEFT
 from tests.handlers.conftest import PAY, Deployment
 from tests.support.aws import refused
 
 ASYNC = {"Prefer": "respond-async"}
-NOTHING = {"started": 0, "settled": 0, "left": 0, "failed": 0}
+NOTHING = {"started": 0, "settled": 0, "left": 0, "parked": 0, "failed": 0}
 
 
 def accepted(cloud: Deployment, session: str = "s") -> None:
@@ -83,7 +83,7 @@ def crash_in_request(cloud: Deployment, monkeypatch: pytest.MonkeyPatch) -> None
     cloud.script = dies
     cloud.cold_start()
     release = type(cloud.store.leases).release
-    monkeypatch.setattr(type(cloud.store.leases), "release", lambda self, lease: None)
+    monkeypatch.setattr(type(cloud.store.leases), "release", lambda self, lease, **options: None)
     with pytest.raises(Killed):
         cloud.send("hi")
     monkeypatch.setattr(type(cloud.store.leases), "release", release)
@@ -238,3 +238,78 @@ def test_recovery_stops_before_its_time_is_up(cloud: Deployment) -> None:
     later(cloud)
     assert cloud.recover(seconds=STOP_WITH_SECONDS_LEFT) == NOTHING
     assert cloud.recover(seconds=STOP_WITH_SECONDS_LEFT + 1)["started"] == 1
+
+
+def test_executions_that_keep_failing_park_the_run(cloud: Deployment) -> None:
+    """After three executions of one revision that did not end in success the run is parked, with its reason, once."""
+    accepted(cloud)
+    for number in range(MAX_EXECUTIONS):
+        later(cloud, hours=2)
+        assert cloud.recover() == {**NOTHING, "started": 1}, number
+        cloud.states.end(cloud.states.running[0], ["FAILED", "TIMED_OUT", "ABORTED"][number])
+    later(cloud, hours=2)
+    assert cloud.recover() == {**NOTHING, "parked": 1}
+    stored = cloud.stored()
+    assert (stored.status, stored.finish_reason) == (Status.IN_PROGRESS, FinishReason.PARKED)
+    assert stored.last_error is not None
+    assert stored.last_error.code == "NO_PROGRESS"
+    assert [kind for kind, _ in cloud.events.sent] == ["Run parked"]
+    later(cloud, hours=2)
+    assert cloud.recover() == NOTHING
+    assert cloud.request("POST", "/sessions/s/resume").json["text"] == "Hello."
+
+
+def test_the_pauses_between_executions_get_longer(cloud: Deployment) -> None:
+    """Recovery looks at a run again after four minutes when one execution has failed, after sixteen when two have."""
+    accepted(cloud)
+    for minutes in (1, 4, 16):
+        later(cloud, hours=1)
+        assert cloud.recover()["started"] == 1
+        assert cloud.head().due_at == cloud.clock() + timedelta(minutes=minutes)
+        cloud.states.end(cloud.states.running[0], "FAILED")
+
+
+def test_executions_that_ended_well_do_not_count(cloud: Deployment) -> None:
+    """An execution that succeeded and left the run unfinished is no failure: its run is started again."""
+    accepted(cloud)
+    for _ in range(MAX_EXECUTIONS + 1):
+        later(cloud)
+        assert cloud.recover() == {**NOTHING, "started": 1}
+        cloud.states.end(cloud.states.running[0], "SUCCEEDED")
+
+
+def test_a_paused_run_that_nobody_can_be_told_of_still_takes_its_decision(cloud: Deployment) -> None:
+    """A run that waits is not stopped when its executions keep failing: it says why, and a decision carries it on."""
+    id = cloud.pause()
+    for _ in range(MAX_EXECUTIONS):
+        for execution in cloud.states.running:
+            cloud.states.end(execution, "FAILED")
+        later(cloud, hours=2)
+        cloud.recover()
+    stored = cloud.stored()
+    assert stored.status is Status.AWAITING_APPROVAL
+    assert stored.last_error is not None
+    assert (stored.last_error.code, cloud.head().due_at) == ("NO_PROGRESS", None)
+    assert cloud.request("POST", f"/approvals/{id}/decision", body={"approved": True}).status == 200
+    assert cloud.slice()["outcome"] == "finished"
+    assert cloud.paid == [5]
+
+
+def test_a_run_that_moves_while_recovery_gives_up_is_left(cloud: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A save by somebody else between the look and the parking wins: nothing is parked."""
+    accepted(cloud)
+    for _ in range(MAX_EXECUTIONS):
+        later(cloud, hours=2)
+        cloud.recover()
+        cloud.states.end(cloud.states.running[0], "FAILED")
+    later(cloud, hours=2)
+    save = type(cloud.store.checkpoints).save
+
+    def overtaken(self: Any, checkpoint: Any, *, after: Any) -> Any:
+        monkeypatch.setattr(type(self), "save", save)
+        save(self, after.but(finish_reason=FinishReason.DEADLINE), after=after)
+        return save(self, checkpoint, after=after)
+
+    monkeypatch.setattr(type(cloud.store.checkpoints), "save", overtaken)
+    assert cloud.recover() == {**NOTHING, "left": 1}
+    assert cloud.stored().finish_reason is FinishReason.DEADLINE

@@ -23,7 +23,7 @@ from durable.crossing import SAVE_ATTEMPTS
 from handlers import _observe, _wiring, steps
 from handlers._ids import token_hash
 from handlers._notify import MAX_PREVIEW, MAX_SUBJECT, message, subject
-from handlers.steps import LONGEST_WAIT, MAX_ACQUIRES, parse
+from handlers.steps import LONGEST_WAIT, MAX_ACQUIRES, TryAgain, parse
 from tests.handlers.conftest import PAY, TOPIC, Deployment
 from tests.support.aws import refused
 from tests.support.events import Context
@@ -204,7 +204,7 @@ def test_an_error_that_passes_is_left_to_the_state_machine(cloud: Deployment) ->
     """A retryable error is raised, so that the state machine tries again; the run stays due and is not parked."""
     accepted(cloud, [DOWN])
     for _ in range(MAX_ACQUIRES + 3):
-        with pytest.raises(ProviderUnavailableError):
+        with pytest.raises(TryAgain):
             cloud.slice()
         assert cloud.lease().owner is None
     assert cloud.head().due_at is not None
@@ -225,7 +225,7 @@ def test_a_store_that_fails_is_left_to_the_state_machine(cloud: Deployment, monk
         return save(self, checkpoint, after=after)
 
     monkeypatch.setattr(type(cloud.store.checkpoints), "save", throttled)
-    with pytest.raises(StoreUnavailableError):
+    with pytest.raises(TryAgain):
         cloud.slice()
     assert cloud.slice()["outcome"] == "finished"
 
@@ -363,9 +363,7 @@ def test_a_question_that_was_asked_is_recoverys_again_after_its_deadline(cloud: 
     assert cloud.head("t").due_at == START + timedelta(hours=1, minutes=5)
 
 
-@pytest.mark.parametrize(
-    ("code", "error"), [("Throttled", StoreUnavailableError), ("AuthorizationError", StoreRejectedError)]
-)
+@pytest.mark.parametrize(("code", "error"), [("Throttled", TryAgain), ("AuthorizationError", StoreRejectedError)])
 def test_a_question_that_nobody_got_is_asked_again(cloud: Deployment, code: str, error: type[Exception]) -> None:
     """When people cannot be told the task fails, the run stays due, and the next try mints another token."""
     id = cloud.pause()
@@ -557,7 +555,7 @@ def test_an_approved_run_whose_slice_dies_is_carried_on(cloud: Deployment) -> No
     cloud.request("POST", f"/approvals/{id}/decision", body={"approved": True})
     cloud.script = [PAY[0], DOWN]
     cloud.cold_start()
-    with pytest.raises(ProviderUnavailableError):
+    with pytest.raises(TryAgain):
         cloud.slice()
     cloud.script = PAY
     cloud.cold_start()
@@ -686,3 +684,137 @@ def test_metrics_are_written_once_per_invocation(cloud: Deployment, capsys: pyte
     assert numbers["RunsFinished"] == [1.0]
     assert numbers["StoreRequests"][0] > 0
     assert numbers["_aws"]["CloudWatchMetrics"][0]["Namespace"] == _observe.NAMESPACE
+
+
+# --- outages ---------------------------------------------------------------------------------------------------------
+
+
+def outage(cloud: Deployment, *, hours: float) -> Any:
+    """A slice that is tried again this long after its state was entered."""
+    entered = cloud.clock().isoformat()
+    cloud.clock.advance(hours=hours)
+    return steps.handler({**cloud.slice_task(), "entered_at": entered}, Context(seconds=900.0))
+
+
+def test_an_outage_is_waited_out_for_hours_then_the_run_is_parked(cloud: Deployment) -> None:
+    """Up to `OutageHours` a provider that is down is tried again; then the run is parked with the provider's error."""
+    accepted(cloud, [DOWN])
+    with pytest.raises(TryAgain, match="PROVIDER_UNAVAILABLE"):
+        outage(cloud, hours=5.999)
+    assert outage(cloud, hours=6)["outcome"] == "parked"
+    stored = cloud.stored()
+    assert stored.last_error is not None
+    assert (stored.finish_reason, stored.last_error.code) == (FinishReason.PARKED, "PROVIDER_UNAVAILABLE")
+    assert (cloud.head().due_at, cloud.events.sent[-1][0]) == (None, "Run parked")
+    cloud.script = ["Hello."]
+    cloud.cold_start()
+    assert cloud.request("POST", "/sessions/s/resume").json["text"] == "Hello."
+
+
+def test_an_outage_of_the_store_takes_its_attempts_back(cloud: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slices that end because the store cannot save do not count towards parking, however many there are."""
+    accepted(cloud)
+    save = type(cloud.store.checkpoints).save
+
+    def throttled(self: Any, checkpoint: Any, *, after: Any) -> Any:
+        raise StoreUnavailableError("PutItem", "throttled")
+
+    monkeypatch.setattr(type(cloud.store.checkpoints), "save", throttled)
+    for _ in range(MAX_ACQUIRES + 2):
+        with pytest.raises(TryAgain):
+            cloud.slice()
+        assert (cloud.lease().owner, cloud.lease().attempt) == (None, 0)
+    with pytest.raises(TryAgain):  # there is nowhere to write that it is parked
+        outage(cloud, hours=7)
+    monkeypatch.setattr(type(cloud.store.checkpoints), "save", save)
+    assert cloud.slice()["outcome"] == "finished"
+
+
+def test_a_slice_that_was_overtaken_takes_its_attempt_back(cloud: Deployment) -> None:
+    """A slice that lost the session to somebody else is no attempt that got nowhere."""
+    accepted(cloud)
+
+    def overtaken(request: Any) -> str:
+        stored = cloud.stored()
+        cloud.store.checkpoints.save(stored, after=stored)
+        return "lost"
+
+    cloud.script = overtaken
+    cloud.cold_start()
+    assert (cloud.slice()["outcome"], cloud.lease().attempt) == ("busy", 0)
+
+
+def park(cloud: Deployment, **task: Any) -> str:
+    ids = {"session_id": "s", "run_id": cloud.stored().run_id}
+    return steps.handler({"task": "park-run", "v": 1, **ids, "error": "Lambda.Unknown", **task}, Context())["outcome"]
+
+
+def test_a_task_that_keeps_failing_parks_the_run(cloud: Deployment) -> None:
+    """What the state machine gives up on is parked once, by the name of the error; another run's end is nobody's."""
+    accepted(cloud)
+    assert park(cloud, run_id="another") == "superseded"
+    assert park(cloud) == "parked"
+    stored = cloud.stored()
+    assert stored.last_error is not None
+    assert (stored.finish_reason, stored.last_error.code) == (FinishReason.PARKED, "TASK_FAILED")
+    assert "Lambda.Unknown" in stored.last_error.message
+    assert park(cloud) == "stopped"
+    cloud.send("again")
+    assert park(cloud) == "finished"
+
+
+# --- events and metrics ----------------------------------------------------------------------------------------------
+
+
+def test_other_systems_are_told_how_a_run_was_left(cloud: Deployment) -> None:
+    """A run that pauses and one that finishes send an event with ids and numbers, and nothing that was said."""
+    id = cloud.pause()
+    cloud.request("POST", f"/approvals/{id}/decision", body={"approved": True})
+    assert cloud.slice()["outcome"] == "finished"
+    (paused, first), (finished, second) = cloud.events.sent
+    assert (paused, finished) == ("Run paused", "Run finished")
+    assert (first["approval_id"], first["session_id"], first["status"]) == (id, "s", "awaiting-approval")
+    assert (second["run_id"], second["status"]) == (first["run_id"], "finished")
+    assert second["usage"]["model_calls"] == 2
+    assert set(first) == {
+        *("session_id", "run_id", "revision", "status", "finish_reason", "approval_id", "step", "usage", "last_error"),
+    }
+    assert cloud.events.calls[0][1]["Entries"][0]["EventBusName"] == "default"
+
+
+def test_a_slice_that_only_hands_over_tells_nobody(cloud: Deployment) -> None:
+    """A run that goes on in the next slice is not news."""
+    accepted(cloud)
+    assert cloud.slice(seconds=10.0)["outcome"] == "deadline"
+    assert cloud.events.sent == []
+
+
+@pytest.mark.parametrize("refuses", [True, False])
+def test_an_event_that_is_lost_changes_nothing(
+    cloud: Deployment, capsys: pytest.CaptureFixture[str], refuses: bool
+) -> None:
+    """A bus that is down, or does not take the entry, is counted and logged, and the run is answered as ever."""
+    if refuses:
+        cloud.events.refuses = "AccessDenied"
+    else:
+        cloud.events.fail("put_events", refused("InternalFailure"))
+    assert cloud.send("hi").json["text"] == "Hello."
+    assert "event not sent" in cloud.log.getvalue()
+    assert '"EventsFailed":[1.0]' in capsys.readouterr().out
+
+
+def test_what_a_run_does_is_counted(cloud: Deployment, capsys: pytest.CaptureFixture[str]) -> None:
+    """Steps, tokens, pauses, resumes and ends are counted once each, over all invocations of the run."""
+    id = cloud.pause()
+    cloud.request("POST", f"/approvals/{id}/decision", body={"approved": True})
+    cloud.slice()
+    totals: dict[str, float] = {}
+    for line in capsys.readouterr().out.splitlines():
+        for name, value in json.loads(line).items():
+            if isinstance(value, list):
+                totals[name] = totals.get(name, 0) + sum(value)
+    counted = {name: totals.get(name) for name in ("RunsAccepted", "RunsPaused", "RunsResumed", "RunsFinished")}
+    assert counted == dict.fromkeys(counted, 1.0)
+    usage = cloud.stored().usage
+    assert (totals["StepsDone"], totals["HandedOver"]) == (cloud.stored().step, 1)
+    assert (totals["InputTokens"], totals["OutputTokens"]) == (usage.input_tokens, usage.output_tokens)

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from durable import ConfigurationError, StoreRejectedError, StoreUnavailableError
+from durable import ConfigurationError, StoreRejectedError
 from handlers import _notify, _webhook
 from handlers._webhook import WebhookFailed, key_of, post, signature
+from handlers.steps import TryAgain
 from tests.handlers.conftest import Deployment
 from tests.support.aws import refused
 
@@ -146,7 +147,7 @@ def test_when_nobody_was_told_the_task_fails(
     cloud.cold_start()
     id = cloud.pause()
     endpoint.statuses = [503]
-    with pytest.raises(StoreUnavailableError, match="Webhook"):
+    with pytest.raises(TryAgain, match="Webhook"):
         cloud.ask(id)
     endpoint.statuses = [404]
     with pytest.raises(StoreRejectedError, match="Webhook"):

@@ -1,4 +1,4 @@
-"""Step Functions and SNS as far as the handlers use them: they record what they are asked, and fail when told to."""
+"""Step Functions, SNS and EventBridge as far as the handlers use them: they record all calls, and fail when told to."""
 
 import json
 from typing import Any
@@ -89,3 +89,22 @@ class FakeTopics(Faults):
     @property
     def messages(self) -> list[dict[str, Any]]:
         return self.called("publish")
+
+
+class FakeEvents(Faults):
+    """What was sent to the bus. Entries that it does not take are in the answer, as with the service."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refuses: str | None = None
+
+    def put_events(self, **arguments: Any) -> dict[str, Any]:
+        self._note("put_events", arguments)
+        entries = [{"ErrorCode": self.refuses} if self.refuses else {"EventId": "1"} for _ in arguments["Entries"]]
+        return {"FailedEntryCount": len(entries) if self.refuses else 0, "Entries": entries}
+
+    @property
+    def sent(self) -> list[tuple[str, dict[str, Any]]]:
+        """Detail types with their details."""
+        entries = [entry for call in self.called("put_events") for entry in call["Entries"]]
+        return [(entry["DetailType"], json.loads(entry["Detail"])) for entry in entries]

@@ -111,7 +111,9 @@ class Execution:
         if path.startswith("$$."):
             execution = {"Id": self.id, "StartTime": self.started_at.isoformat()}
             machine = {"Id": "arn:machine"}
-            value = {"Execution": execution, "StateMachine": machine, "Task": {"Token": self.task_token}}
+            state = {"EnteredTime": self.started_at.isoformat()}
+            task = {"Token": self.task_token}
+            value = {"Execution": execution, "StateMachine": machine, "State": state, "Task": task}
             path = path[1:]
         for name in path.split(".")[1:]:
             value = value[name]
