@@ -50,10 +50,10 @@ from durable.approvals import waits_for
 from durable.definition import OnDrift
 from durable.plan import is_poisoned
 from durable.ports import ApprovalEvent
-from durable.providers.openai_chat import OpenAIChat
 from durable.transcript import answered_part, call_ids, first_fault, open_turn, pending_calls
 from tests.support.plans import GATED, RECOVERY, answer
 from tests.support.runs import Clock, Crash, memory_store, numbered
+from tests.support.wire import wire_fault
 
 SESSION = "s"
 
@@ -434,24 +434,6 @@ def check_request(process: Process, request: ModelRequest) -> None:
     if is_poisoned(stored) and request.messages[: len(known)] != known:
         known = answered_part(stored.messages[: stored.committed])
     world.expect(tuple(request.messages[: len(known)]) == known, "a stored turn is asked for again")
-
-
-def wire_fault(request: ModelRequest) -> str | None:
-    """Whether what goes over the wire pairs calls and results: the same ids, in order, right after their turn."""
-    expected: list[str] = []
-    body: Any = _WIRE.body(request)
-    for message in body["messages"]:
-        if message["role"] == "tool":
-            if not expected or expected.pop(0) != message["tool_call_id"]:
-                return "a result does not answer the next call"
-        elif expected:
-            return "a call has no result"
-        elif message["role"] == "assistant":
-            expected = [call["id"] for call in message.get("tool_calls", ())]
-    return "a call has no result at the end" if expected else None
-
-
-_WIRE = OpenAIChat("m", api_key=None)
 
 
 # --- the tools -------------------------------------------------------------------------------------------------------
