@@ -10,8 +10,9 @@ How a batch ends:
 """
 
 import math
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import anyio
@@ -24,7 +25,7 @@ from durable.hooks import NO_HOOKS, Hooks, asked
 from durable.messages import ToolCall, ToolMessage
 from durable.results import error_result
 from durable.signals import AbortSignal
-from durable.tools import UnserializableResult, tool_message
+from durable.tools import ToolContext, UnserializableResult, tool_message
 
 
 class Ledger(Protocol):
@@ -229,9 +230,13 @@ def told(result: ToolMessage) -> ToolDone | ToolFailed:
 
 async def _result(start: Ready) -> ToolMessage:
     """What the tool gives, its failures as results; only a `PropagatingToolError` gets out."""
-    call = start.call
+    call, value = start.call, None
+    limit = start.tool.timeout.total_seconds() if start.tool.timeout is not None else math.inf
     try:
-        value = await start.tool.call(start.arguments, start.context)
+        with anyio.move_on_after(limit) as scope:
+            value = await start.tool.call(start.arguments, _bounded(start.context, limit))
+        if scope.cancelled_caught:
+            return error_result(call, "unknown-outcome", f"The call did not end within {limit:g} seconds.")
     except PropagatingToolError:
         raise
     except UnserializableResult as error:
@@ -243,6 +248,14 @@ async def _result(start: Ready) -> ToolMessage:
             raise  # the batch is cut off; any other cancellation has leaked out of the tool
         return error_result(call, "execution", _in_words(error))
     return tool_message(call, value)
+
+
+def _bounded(context: ToolContext, limit: float) -> ToolContext:
+    """The same context, whose remaining time ends with the call's own time as well."""
+    if limit == math.inf:
+        return context
+    ends = time.monotonic() + limit
+    return replace(context, remaining=lambda: min(context.remaining(), ends - time.monotonic()))
 
 
 def _in_words(error: BaseException) -> str:

@@ -173,7 +173,7 @@ class _Run:
                     case CallModel():
                         stopped = await self._compact_and_call_model()
                     case RunCalls(calls):
-                        stopped = await self._in_time(MIN_TOOL_SECONDS, self._run_calls, calls)
+                        stopped = await self._in_time(self._least_for(calls), self._run_calls, calls)
                     case Finish(reason):
                         await self._save(transitions.finished(self._checkpoint, reason))
             if stopped is not None:
@@ -292,6 +292,12 @@ class _Run:
                 return transitions.told_to_correct(after, fault)
             reason = FinishReason.OUTPUT_INVALID
         return transitions.finished(after, reason)
+
+    def _least_for(self, calls: Sequence[ToolCall]) -> float:
+        """The seconds without which the calls do not start: the longest of their tools' time-outs."""
+        known = (self._resolved.toolset.get(call.name) for call in calls)
+        limits = (tool.timeout.total_seconds() for tool in known if tool is not None and tool.timeout is not None)
+        return max(limits, default=MIN_TOOL_SECONDS)
 
     async def _run_calls(self, calls: Sequence[ToolCall]) -> None:
         agent, checkpoint = self._agent, self._checkpoint

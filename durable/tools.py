@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal, NoReturn, cast, overload
 
-import anyio
-import anyio.to_thread
 import pydantic_core
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, create_model
 
@@ -28,6 +26,7 @@ from durable.errors import ConfigurationError
 from durable.messages import FilePart, ImagePart, Part, TextPart, ToolCall, ToolMessage
 from durable.ports import ToolSpec
 from durable.signals import AbortSignal
+from durable.workers import in_thread
 
 MAX_DEPTH = 100
 """How deep arguments and results may be nested: what is kept must be readable, and parsers have their limits."""
@@ -106,7 +105,8 @@ class Tool:
     `arguments` is what a call's arguments are validated with, `parameters` the JSON Schema that the model is shown.
     `approval_timeout` bounds the wait for a decision, and `on_timeout` says what happens at the deadline: `reject` the
     call, or `halt` the run. `remind_every` is when people are told again. `recovery` is `rerun`, or `report` for a tool
-    that needs approval, unless given.
+    that needs approval, unless given. `timeout` bounds one call: what has not ended by then is left with the result
+    `unknown-outcome`, and no call starts where less time than that is left.
     """
 
     name: str
@@ -120,6 +120,7 @@ class Tool:
     on_timeout: OnTimeout = "reject"
     remind_every: timedelta | None = None
     recovery: Recovery = "rerun"
+    timeout: timedelta | None = None
 
     def __post_init__(self) -> None:
         def wrong(what: str) -> ConfigurationError:
@@ -129,6 +130,8 @@ class Tool:
             raise wrong("needs_approval must be a bool or a function")
         if self.approval_timeout is not None and self.approval_timeout <= timedelta(0):
             raise wrong("approval_timeout must be positive")
+        if self.timeout is not None and self.timeout <= timedelta(0):
+            raise wrong("timeout must be positive")
         if self.on_timeout not in typing.get_args(OnTimeout):
             raise wrong(f"on_timeout must be one of {typing.get_args(OnTimeout)!r}")
         if self.on_timeout != "reject" and self.approval_timeout is None:
@@ -173,10 +176,7 @@ class Tool:
         if inspect.iscoroutinefunction(self.function):
             value = await self.function(**kwargs)
         else:
-            # A limiter of its own: no number of slow tools keeps another one, or a save, from its thread.
-            value = await anyio.to_thread.run_sync(
-                lambda: self.function(**kwargs), abandon_on_cancel=True, limiter=anyio.CapacityLimiter(1)
-            )
+            value = await in_thread(lambda: self.function(**kwargs))
             if inspect.isawaitable(value):
                 value = await value
         return to_output(value)
@@ -262,6 +262,7 @@ def tool(
     on_timeout: OnTimeout = "reject",
     remind_every: timedelta | None = None,
     recovery: Recovery | None = None,
+    timeout: timedelta | None = None,
 ) -> Callable[[Callable[..., Any]], Tool]: ...
 
 
@@ -276,6 +277,7 @@ def tool(
     on_timeout: OnTimeout = "reject",
     remind_every: timedelta | None = None,
     recovery: Recovery | None = None,
+    timeout: timedelta | None = None,
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a tool of a function, synchronous or not.
 
@@ -301,6 +303,7 @@ def tool(
             on_timeout=on_timeout,
             remind_every=remind_every,
             recovery=recovery or ("rerun" if needs_approval is False else "report"),
+            timeout=timeout,
         )
 
     return make(function) if function is not None else make

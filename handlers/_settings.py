@@ -51,6 +51,7 @@ class Settings(BaseModel):
     trusted_callers: str = ""
     ttl_days: int = Field(default=30, ge=0)
     list_finished: bool = True
+    slice_seconds: float = Field(default=900.0, gt=0)
     min_model_seconds: float = Field(default=15.0, gt=0)
     service_name: str = "durable-agents"
     log_level: str = "INFO"

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from durable.ports import Provider
     from stores._bundle import LogStore
 
+KEPT_SECONDS = 5.0
+"""What a slice needs beside its tools: loading, saving, handing over."""
+
 _CLIENT_CONFIG = Config(connect_timeout=3, read_timeout=5, retries={"mode": "standard", "total_max_attempts": 4})
 
 
@@ -36,6 +39,14 @@ class App:
                 f"{type(self.store.checkpoints).__name__} says `single_writer`: it cannot tell that somebody else has "
                 "saved meanwhile. Several functions write the sessions of a deployment: give it a store that can."
             )
+
+        for name, tool in self.agent.toolset.items():
+            longest = self.settings.slice_seconds - KEPT_SECONDS
+            if tool.timeout is not None and tool.timeout.total_seconds() > longest:
+                raise ConfigurationError(
+                    f"Tool {name!r} may take {tool.timeout.total_seconds():g} seconds; no slice lasts that long. Give "
+                    f"it a timeout of at most {longest:g} seconds, or the deployment a larger SliceSeconds."
+                )
 
     @cached_property
     def states(self) -> Any:

@@ -5,7 +5,7 @@ An input is accepted, run here as far as time allows, and the rest is handed ove
 
 import hashlib
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.api_gateway import Router
@@ -20,7 +20,7 @@ from durable.ports import Lease
 from durable.records import AcceptedRequest, Checkpoint, FinishReason, Status
 from handlers._aborting import abort_run, is_under_way
 from handlers._conversations import TruncateRequest, delete_session, truncate_session
-from handlers._deadline import LambdaContext, bounds, end_of
+from handlers._deadline import LambdaContext, bounds, end_of, leave_if_unfit
 from handlers._executions import hand_over
 from handlers._forking import ForkRequest, make_fork
 from handlers._guard import Guard
@@ -41,6 +41,7 @@ from handlers._responses import (
 )
 from handlers._running import STOPPED, Accepted, Known, Redelivered, accept, run
 from handlers._sizes import fitted
+from handlers._waiting import when_free
 from handlers._wiring import App, app
 
 router = Router()
@@ -51,16 +52,19 @@ MAX_KEY = 255
 class RunRequest(BaseModel):
     """The body: what the user says, as a text or as messages (a history that is known is recognised).
 
-    `context` is what a dynamic agent is made for; a run that is resumed keeps its own.
+    `context` is what a dynamic agent is made for; a run that is resumed keeps its own. `on_busy` says what to do while
+    somebody else runs the session: `reject` the request with 409, or `wait` for as long as it may take.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     input: Annotated[str, Field(max_length=1_000_000)] | list[Message]
     context: JsonValue = None
+    on_busy: Literal["reject", "wait"] = "reject"
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+    leave_if_unfit()
     with invocation(app(), context):
         return serve(router, event, context)
 
@@ -78,6 +82,7 @@ def start(segment: str) -> Response[str]:
         session_id=session_id,
         request=_request_key(event.headers.get("Idempotency-Key"), event.decoded_body or ""),
         run_context=request.context,
+        waits=request.on_busy == "wait",
     )
 
 
@@ -166,20 +171,25 @@ def _carry_out(
     session_id: str,
     request: tuple[str, str] | None = None,
     run_context: JsonValue = None,
+    waits: bool = False,
 ) -> Response[str]:
-    """Accept the input under the session's lease and run on it."""
+    """Accept the input under the session's lease and run on it; `waits` for the lease as long as there is time."""
     event, context = router.current_event, router.lambda_context
-    accepted = accept(
-        application,
-        incoming,
-        run_context=run_context,
-        session_id=session_id,
-        request=request,
-        requested_by=caller(router),
-        owner=f"request/{context.aws_request_id}",
-        until=end_of(context, application.agent.clock()),
-    )
-    match accepted:
+    until = end_of(context, application.agent.clock())
+
+    def take() -> Accepted | Known | Redelivered:
+        return accept(
+            application,
+            incoming,
+            run_context=run_context,
+            session_id=session_id,
+            request=request,
+            requested_by=caller(router),
+            owner=f"request/{context.aws_request_id}",
+            until=until,
+        )
+
+    match when_free(application, take, until=until) if waits else take():
         case Known(checkpoint):
             view = result_view(result_of(checkpoint))
             return json_response(fitted(view, answer_at(stage_prefix(router), checkpoint)))

@@ -25,7 +25,7 @@ from durable.executor import run_to_pause
 from durable.outcome import RunResult
 from durable.records import Checkpoint, FinishReason, Status
 from durable.resume import resume_after_approval
-from handlers._deadline import LambdaContext, bounds, end_of
+from handlers._deadline import LambdaContext, bounds, end_of, leave_if_unfit
 from handlers._executions import STEP_INPUT_VERSION, wake
 from handlers._guard import Guard
 from handlers._ids import new_callback_token, token_hash
@@ -100,6 +100,7 @@ class TryAgain(Exception):
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
+    leave_if_unfit()
     application = app()
     with invocation(application, context):
         task = parse(event)

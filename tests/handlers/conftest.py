@@ -4,15 +4,16 @@ import io
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 
-from durable import Agent, Approval, Checkpoint, ToolContext, tool
+from durable import Agent, Approval, Checkpoint, Tool, ToolContext, tool
 from durable.providers.scripted import Script, Scripted
 from handlers import _observe, _settings, _wiring, approvals, recover, runs, sessions, steps
 from handlers._executions import STEP_INPUT_VERSION, execution_input
@@ -51,6 +52,8 @@ class Deployment:
         self.approval_timeout: timedelta | None = None
         self.approval_terms: dict[str, Any] = {}
         self.paid: list[int] = []
+        self.tools: list[Tool] = []
+        self.sleep: Callable[[float], Awaitable[None]] = anyio.sleep
         self.models: list[Scripted] = []
         self.death = Death()
         self._ids = numbered("run")
@@ -74,7 +77,12 @@ class Deployment:
 
         self.models.append(Scripted(self.script))
         return Agent(
-            name="desk", tools=[look, fail, pay], provider=self.models[-1], clock=self.clock, ids=lambda: self._ids()
+            name="desk",
+            tools=[look, fail, pay, *self.tools],
+            provider=self.models[-1],
+            clock=self.clock,
+            sleep=self.sleep,
+            ids=lambda: self._ids(),
         )
 
     @property
