@@ -58,6 +58,8 @@ Admission = Start | Resume | Recorded | Refuse
 def admit(stored: Checkpoint | None, incoming: Sequence[Message], *, session_id: str | None = None) -> Admission:
     """Decide what `incoming` means for a session (SEMANTICS 1). System messages in it do not count.
 
+    A history that goes back behind a compaction is taken for the conversation as it is now.
+
     1. A paused session takes nothing.
     2. No session: the input starts it; nothing is nothing to run.
     3. An unfinished turn that its provider refused for good is cut off by new input; then as finished.
@@ -67,6 +69,8 @@ def admit(stored: Checkpoint | None, incoming: Sequence[Message], *, session_id:
     6. Finished: nothing gives the recorded result; anything else is the next turn.
     """
     said = tuple(message for message in incoming if not isinstance(message, SystemMessage))
+    if stored is not None:
+        said = _as_summarized((*stored.messages, *stored.queued), said)
     if stored is None:
         return _start(said, keep=0) if said else Refuse(InvalidInputError(f"Nothing to run: {session_id!r} is new."))
     if stored.status is Status.AWAITING_APPROVAL:
@@ -100,6 +104,21 @@ def run_input(checkpoint: Checkpoint) -> tuple[Message, ...]:
             break
         said.append(message)
     return tuple(said)
+
+
+def _as_summarized(known: Sequence[Message], said: tuple[Conversational, ...]) -> tuple[Conversational, ...]:
+    """A history from before a compaction, with the summary in place of the turns that it stands for.
+
+    It is one if, some way in, it has the known messages behind the summary, or ends inside them having two of them.
+    """
+    summary, kept = (known[0], known[1:]) if known else (None, ())
+    if not isinstance(summary, UserMessage) or not summary.summary_of:
+        return said
+    for start in range(1, len(said)):
+        shared = _shared(kept, said[start:])
+        if shared and (shared == len(kept) or (shared == len(said) - start and shared >= 2)):
+            return (summary, *said[start:])
+    return said
 
 
 def _is_retry(stored: Checkpoint, said: Sequence[Message]) -> bool:

@@ -161,7 +161,7 @@ def delete(segment: str) -> Response[str]:
         owner=f"request/{context.aws_request_id}",
         until=end_of(context, app().agent.clock()),
     )
-    return Response(204, body="")
+    return Response(204, body="")  # a gateway may not take null
 
 
 def _carry_out(

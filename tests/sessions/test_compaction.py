@@ -380,3 +380,30 @@ def test_tools_see_nothing_of_it() -> None:
     run(chat.send("a"))
     run(chat.send("b"))
     assert [m.role for m in run(chat.history())] == ["user", "user", "assistant", "tool", "assistant"]
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_client_that_sends_its_whole_history_is_recognised(keep: int) -> None:
+    """A history that goes back behind the compaction is not taken for new messages: what follows it is what is new."""
+    store = memory_store()
+    for number in range(4):
+        run(agent_with(by_count(6, keep=keep), store).session("s").send(f"m{number}"))
+    history = [UserMessage(content="m0"), AssistantMessage(content="re m0")]
+    for number in range(1, 4):
+        history += [UserMessage(content=f"m{number}"), AssistantMessage(content=f"re m{number}")]  # type: ignore[list-item]
+    before = run(agent_with(None, store).session("s").history())
+    assert before[0].summary_of
+    run(agent_with(None, store).send([*history, UserMessage(content="m4")], session_id="s"))
+    assert texts(stored(store).messages) == [*texts(before), "m4", "re m4"]
+
+
+def test_a_lagging_history_of_an_unfinished_turn_is_recognised() -> None:
+    """An unfinished run takes a history that goes back behind the compaction for what it is, as it does with any."""
+    store = memory_store()
+    for text in ("m0", "m1", "m2"):
+        run(agent_with(None, store).session("s").send(text))
+    old: list[Message] = list(stored(store).messages)
+    crashes(agent_with(by_count(1, keep=1), dying(store, 1)).session("s").send("m3"))
+    assert texts(stored(store).messages) == [summary(4), "m2", "re m2"]
+    run(agent_with(None, store).send([*old, UserMessage(content="m3")], session_id="s"))  # type: ignore[list-item]
+    assert texts(stored(store).messages) == [summary(4), "m2", "re m2", "m3", "re m3"]
