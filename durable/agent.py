@@ -73,6 +73,7 @@ class Agent(AgentDefinition):
             input,
             session_id=session_id,
             store=self.store if session_id is not None else None,
+            approvals=self.store.approvals if self.store is not None else None,
             requested_by=requested_by,
             context=context,
             watch=Watch(listener=listener, signal=signal),
@@ -93,6 +94,7 @@ class Agent(AgentDefinition):
                 input,
                 session_id=session_id,
                 store=self.store if session_id is not None else None,
+                approvals=self.store.approvals if self.store is not None else None,
                 requested_by=requested_by,
                 context=context,
                 watch=watch,
@@ -203,6 +205,8 @@ async def tools_for(agent: AgentDefinition, store: Store, approval_id: str) -> M
     approval = await cross(store.approvals.get, approval_id)
     session_id = approval.request.session_id if approval is not None else None
     checkpoint = await cross(store.checkpoints.load, session_id) if session_id is not None else None
+    if approval is not None and approval.request.snapshot is not None:
+        checkpoint = approval.request.snapshot
     return {} if checkpoint is None else await agent.tools_for(context_of(checkpoint))
 
 

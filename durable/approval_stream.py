@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
-from durable.records import Decision, Record, Timestamp
+from durable.records import Checkpoint, Decision, Record, Timestamp
 
 
 class ApprovalStatus(StrEnum):
@@ -29,7 +29,8 @@ OnTimeout = Literal["reject", "halt"]
 class Requested(Record):
     """A run asks for a decision on one call. Repeated for the same approval, it only renews the deadline.
 
-    `remind_every` is in seconds; None: nobody is reminded.
+    `remind_every` is in seconds; None: nobody is reminded. `snapshot` is the paused run itself, of a run without a
+    session: it is kept nowhere else.
     """
 
     event: Literal["requested"] = "requested"
@@ -45,6 +46,7 @@ class Requested(Record):
     deadline: Timestamp | None = None
     on_timeout: OnTimeout = "reject"
     remind_every: float | None = None
+    snapshot: Checkpoint | None = Field(default=None, repr=False)
 
 
 class Reminded(Record):

@@ -121,6 +121,8 @@ def cancel(approval: Approval, *, approvals: ApprovalStore, now: datetime, by: s
 def is_orphaned(approval: Approval, checkpoints: CheckpointStore) -> bool:
     """Whether the session does not wait for this approval (a pause that never was, or a session that is gone)."""
     session_id = approval.request.session_id
+    if approval.request.snapshot is not None:
+        return False  # the run is kept in the record itself
     checkpoint = checkpoints.load(session_id) if session_id is not None else None
     return checkpoint is None or not waits_for(checkpoint, approval.id)
 

@@ -46,7 +46,7 @@ from durable.hooks import asked
 from durable.messages import ToolCall, ToolMessage, bound_elsewhere
 from durable.outcome import RunResult, output_fault, result_of
 from durable.plan import CallModel, Finish, Limits, RunCalls, next_step
-from durable.ports import ModelRequest, ModelTurn, Store
+from durable.ports import ApprovalStore, ModelRequest, ModelTurn, Store
 from durable.records import Checkpoint, FinishReason, LastError, Status, check_session_id
 from durable.resolving import check_tools, resolve
 from durable.results import approval_id
@@ -63,6 +63,7 @@ async def execute(
     *,
     session_id: str | None = None,
     store: Store | None = None,
+    approvals: ApprovalStore | None = None,
     requested_by: str | None = None,
     context: JsonValue = None,
     bounds: Bounds = UNBOUNDED,
@@ -71,7 +72,8 @@ async def execute(
     """Run the agent on `input` until it finishes, waits for an approval, is aborted or is out of time.
 
     With a `session_id` and a `store` the run survives: called again with the same id it resumes, continues or refuses
-    by what is stored (SEMANTICS 1). Without them nothing is kept. `context` is what a dynamic agent is made for.
+    by what is stored (SEMANTICS 1). Without them nothing is kept, but for a run that waits for an approval, where there
+    are `approvals`: it sleeps in the approval's record. `context` is what a dynamic agent is made for.
     Raises `SessionAwaitingApprovalError`, `ConfigurationError`, `AgentDriftError`, a `StoreError`, a `ProviderError`,
     or what a hook or a `PropagatingToolError` ends the run with; what was saved before stays.
     """
@@ -84,7 +86,9 @@ async def execute(
         checkpoint = admitted(
             agent, stored, as_messages(input), session_id=session_id, requested_by=requested_by, context=context
         )
-        return await run_to_pause(agent, checkpoint, saved=stored, store=store, bounds=bounds, watch=watch)
+        return await run_to_pause(
+            agent, checkpoint, saved=stored, store=store, approvals=approvals, bounds=bounds, watch=watch
+        )
 
 
 async def run_to_pause(
@@ -93,6 +97,7 @@ async def run_to_pause(
     *,
     saved: Checkpoint | None,
     store: Store | None,
+    approvals: ApprovalStore | None = None,
     bounds: Bounds = UNBOUNDED,
     watch: Watch = UNWATCHED,
 ) -> RunResult:
@@ -105,7 +110,17 @@ async def run_to_pause(
     if store is not None and checkpoint.decisions:
         await cross(catch_up, checkpoint, approvals=store.approvals, now=agent.clock())
     with counted(join=True) as tally:
-        run = _Run(agent, resolved, checkpoint, saved=saved, store=store, bounds=bounds, watch=watch, tally=tally)
+        run = _Run(
+            agent,
+            resolved,
+            checkpoint,
+            saved=saved,
+            store=store,
+            approvals=store.approvals if store is not None else approvals,
+            bounds=bounds,
+            watch=watch,
+            tally=tally,
+        )
         result = replace(result_of(await run.loop(), output=agent.output_adapter), consumed=run.consumed())
     await asked(agent.hooks.on_run_end, result)
     return result
@@ -122,6 +137,7 @@ class _Run:
         *,
         saved: Checkpoint | None,
         store: Store | None,
+        approvals: ApprovalStore | None,
         bounds: Bounds,
         watch: Watch,
         tally: Tally,
@@ -131,6 +147,7 @@ class _Run:
         self._checkpoint = checkpoint.but(finish_reason=None) if checkpoint.finish_reason else checkpoint
         self._saved: Checkpoint | None = saved
         self._store = store
+        self._approvals = approvals
         self._bounds = bounds
         self._caller_signal = watch.signal
         self._check = watch.check
@@ -320,16 +337,22 @@ class _Run:
         await self._save(settle(self._checkpoint, results))
 
     async def _pause(self, ask: Ask) -> None:
-        """Write the approval, then the checkpoint that names it: never a checkpoint that names a missing approval."""
+        """Write the approval, then the checkpoint that names it: never a checkpoint that names a missing approval.
+
+        A run without a session has no other place for its checkpoint than the approval's record.
+        """
         checkpoint = self._checkpoint
-        if self._store is None or checkpoint.session_id is None:
-            raise ConfigurationError(f"Tool {ask.tool.name!r} needs an approval: run with a session_id and a store.")
+        if self._approvals is None:
+            raise ConfigurationError(f"Tool {ask.tool.name!r} needs an approval: run with a store.")
         id = approval_id(
             session_id=checkpoint.session_id, run_id=checkpoint.run_id, call_id=ask.call.id, pause=checkpoint.pauses
         )
         request = transitions.request_for(checkpoint, ask, now=self._agent.clock())
-        await cross(self._store.approvals.request, id, request)
-        await self._save(transitions.paused(checkpoint, id, ask.call))
+        paused = transitions.paused(checkpoint, id, ask.call)
+        if self._store is None:
+            request = request.but(snapshot=paused)
+        await cross(self._approvals.request, id, request)
+        await self._save(paused)
         self._emit(ApprovalRequested(approval_id=id, tool_call_id=ask.call.id, tool_name=ask.tool.name))
 
     def _context(self, call: ToolCall, grant: ApprovalGrant | None) -> ToolContext:

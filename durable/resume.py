@@ -1,13 +1,19 @@
 """Carrying a run on after its approval was decided, in any process."""
 
 from durable import transitions
-from durable.approval_stream import Approval, ApprovalStatus
+from durable.approval_stream import Applied, Approval, ApprovalStatus
 from durable.approvals import expire_if_due, mark_applied, waits_for, with_decision
 from durable.bounds import UNBOUNDED, UNWATCHED, Bounds, Watch
 from durable.counting import counted
 from durable.crossing import cross, save_checkpoint
 from durable.definition import AgentDefinition
-from durable.errors import AgentDriftError, ApprovalNotFoundError, SessionAwaitingApprovalError, SessionNotFoundError
+from durable.errors import (
+    AgentDriftError,
+    ApprovalClosedError,
+    ApprovalNotFoundError,
+    SessionAwaitingApprovalError,
+    SessionNotFoundError,
+)
 from durable.executor import run_to_pause
 from durable.fingerprint import drift, fingerprint
 from durable.outcome import RunResult, result_of
@@ -35,6 +41,8 @@ async def _resumed(agent: AgentDefinition, id: str, store: Store, bounds: Bounds
     approval = await cross(store.approvals.get, id)
     if approval is None:
         raise ApprovalNotFoundError(id)
+    if approval.request.snapshot is not None:
+        return await _resumed_from_record(agent, approval, approval.request.snapshot, store, bounds, watch)
     session_id = check_session_id(approval.request.session_id)
     checkpoint = await cross(store.checkpoints.load, session_id)
     if checkpoint is None:
@@ -56,6 +64,28 @@ async def _resumed(agent: AgentDefinition, id: str, store: Store, bounds: Bounds
     if checkpoint.status is not Status.IN_PROGRESS or cancelled:
         return result_of(checkpoint, output=agent.output_adapter)
     return await run_to_pause(agent, checkpoint, saved=checkpoint, store=store, bounds=bounds, watch=watch)
+
+
+async def _resumed_from_record(
+    agent: AgentDefinition, approval: Approval, checkpoint: Checkpoint, store: Store, bounds: Bounds, watch: Watch
+) -> RunResult:
+    """Carry on a run without a session. The record says that it was applied before anything runs: that is once.
+
+    What comes of it is kept nowhere, so a crash loses it, as it loses any run without a session.
+    """
+    approval = await cross(expire_if_due, approval, approvals=store.approvals, now=agent.clock())
+    decision = approval.decision
+    if decision is None:
+        raise SessionAwaitingApprovalError(checkpoint.session_id, approval.id)
+    await _check_agent(agent, checkpoint)
+    if approval.applied or await cross(store.approvals.append, Applied(at=agent.clock()), after=approval) is None:
+        raise ApprovalClosedError(approval.id, "applied")
+    checkpoint = applied(approval, decision, checkpoint)
+    if checkpoint.status is not Status.IN_PROGRESS or checkpoint.finish_reason is FinishReason.ABORTED:
+        return result_of(checkpoint, output=agent.output_adapter)
+    return await run_to_pause(
+        agent, checkpoint, saved=None, store=None, approvals=store.approvals, bounds=bounds, watch=watch
+    )
 
 
 def applied(approval: Approval, decision: Decision, checkpoint: Checkpoint) -> Checkpoint:
