@@ -394,7 +394,7 @@ def test_a_model_call_that_the_deadline_cuts_off_was_never_made() -> None:
 
 def test_a_deadline_among_tools_keeps_what_has_settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """When the time is up during tools, no call is closed: settled results stay, the next slice runs the others."""
-    monkeypatch.setattr(executor, "MIN_TOOL_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "MIN_TOOL_SECONDS", 0.0)
     ran: list[str] = []
     hangs = [True]
 
@@ -450,7 +450,7 @@ def test_a_slice_that_gets_nowhere_leaves_the_revision_as_it_is() -> None:
 
 def test_hanging_threads_do_not_hold_up_the_save(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain tools that never return do not keep the run from saving that its time is up."""
-    monkeypatch.setattr(executor, "MIN_TOOL_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "MIN_TOOL_SECONDS", 0.0)
     release = threading.Event()
 
     @tool

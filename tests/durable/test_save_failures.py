@@ -263,7 +263,7 @@ def test_a_save_that_was_applied_and_then_overtaken_is_stale() -> None:
 
 def test_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """A save that fails after the deadline has cut a batch off ends the run with the store's own error."""
-    monkeypatch.setattr(executor, "MIN_TOOL_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "MIN_TOOL_SECONDS", 0.0)
     saving, cut_off = threading.Event(), threading.Event()
 
     @tool
@@ -303,7 +303,7 @@ def test_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_when_the_time_is_up_in_the_grace_period(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deadline that comes while siblings wind down neither hides the store's error nor the last save."""
-    monkeypatch.setattr(executor, "MIN_TOOL_SECONDS", 0.0)
+    monkeypatch.setattr(loop, "MIN_TOOL_SECONDS", 0.0)
     batch, store = Batch(), memory_store(clock=Clock())
     stores, checkpoints = failing(store, rejected, 1)
     left = iter([100.0, 100.0])
