@@ -41,6 +41,7 @@ from durable import (
     Usage,
     execute,
     executor,
+    loop,
     resume_after_approval,
     tool,
 )

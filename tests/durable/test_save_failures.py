@@ -21,7 +21,7 @@ from durable import (
     StoreUnavailableError,
     ToolContext,
     execute,
-    executor,
+    loop,
     tool,
 )
 from durable.crossing import SAVE_ATTEMPTS
