@@ -289,7 +289,7 @@ def place(desk: Desk, what: str) -> int:
         ("after", False, []),
     ],
 )
-def test_a_fork_asks_anew_and_keeps_what_it_is_not_about(where: str, asks: bool, runs: list[str]) -> None:
+def test_a23_a_fork_asks_anew_and_keeps_what_it_is_not_about(where: str, asks: bool, runs: list[str]) -> None:
     """Before, at and right after a decision a fork asks again, once; results that are there are never made again.
 
     So time travel neither reuses a stale answer nor runs everything again.
@@ -319,7 +319,7 @@ def test_a_call_that_had_begun_is_not_silently_begun_again() -> None:
     assert [what for _, what in desk.ran].count("pay") == 1
 
 
-def test_deciding_one_of_two_forks_leaves_the_other_alone() -> None:
+def test_a10_deciding_one_of_two_forks_leaves_the_other_alone() -> None:
     """Two forks of one paused step share neither decision nor usage nor state with each other or their source."""
     desk = Desk(PAID)
     source = desk.send()

@@ -1,6 +1,7 @@
 """Approvals over HTTP: looking at them, deciding them by signature or by callback token, and that nothing leaks."""
 
 import json
+import re
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ from botocore.exceptions import EndpointConnectionError
 
 from durable import ApprovalStatus, Status
 from durable.approvals import MAX_NOTE
+from handlers._notify import subject
 from tests.handlers.conftest import PAY, Deployment
 from tests.support.aws import refused
 from tests.support.runs import START
@@ -268,7 +270,7 @@ def test_a_refused_decision_leaves_the_deadline_to_recovery(cloud: Deployment) -
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"])
-def test_only_post_decides(cloud: Deployment, method: str) -> None:
+def test_a20_only_post_decides(cloud: Deployment, method: str) -> None:
     """Following the link changes nothing: the record, the session and the waiting execution stay as they were."""
     id, token = asked(cloud)
     before, stored, written = cloud.approval(id), cloud.stored(), cloud.store.consumed().bytes_written
@@ -382,3 +384,44 @@ def test_no_token_and_no_argument_leaks(cloud: Deployment, capsys: pytest.Captur
         assert hidden not in logged
     assert "open-sesame" not in logged
     assert cloud.stored().status is Status.FINISHED
+
+
+def test_a21_a_task_token_is_in_no_link_and_no_message(cloud: Deployment) -> None:
+    """What wakes an execution has characters that break in a URL: links carry a short token of our own instead."""
+    task_token = "AQCgAAAAKgAAAAMAAAAAAAAAAb+/0lmzZz=="
+    id = cloud.pause()
+    cloud.slice()
+    cloud.states.wait(task_token)
+    cloud.ask(id, task_token)
+    assert re.fullmatch(r"[A-Za-z0-9._-]+", cloud.callback())
+    told = str(cloud.topics.messages) + cloud.log.getvalue() + cloud.get(f"/approvals/{id}").text
+    assert task_token not in told
+    cloud.request("POST", f"/callbacks/{cloud.callback()}", body=YES, caller=None)
+    assert len(cloud.states.waiting[task_token]) == 1
+
+
+def test_an_approval_decides_for_its_own_session_alone(cloud: Deployment) -> None:
+    """A session that was deleted and begun anew under the same id is not the one that was asked about."""
+    id, token = asked(cloud)
+    cloud.request("DELETE", "/sessions/s", request_id="r2")
+    cloud.script = PAY
+    cloud.cold_start()
+    other = cloud.send("pay", request_id="r3").json["approval_id"]
+    assert other != id
+    for answered in (
+        cloud.request("POST", f"/approvals/{id}/decision", body=YES),
+        cloud.request("POST", f"/callbacks/{token}", body=YES, caller=None),
+    ):
+        assert (answered.status, answered.json["code"]) == (409, "APPROVAL_CLOSED")
+    assert (cloud.approval(other).status, cloud.paid) == ("pending", [])
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "zahle\r\nBcc: all@example.com", "支付", "\x00\x1b[31m", "<script>"])
+def test_a_subject_survives_any_tool_name(cloud: Deployment, name: str) -> None:
+    """At most 100 characters of printable ASCII in one line, whatever a tool is called."""
+    id = cloud.pause()
+    approval = cloud.approval(id)
+    said = subject(approval.but(events=(approval.request.but(tool_name=name),)), reminds=True)
+    assert len(said) <= 100
+    assert said.isascii()
+    assert said.isprintable()
