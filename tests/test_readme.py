@@ -1,4 +1,4 @@
-"""The README is true: its links lead somewhere, its tests exist, its program runs, its commands are commands."""
+"""The README and the guide are true: their links lead somewhere, tests exist, programs run, commands are commands."""
 
 import re
 import subprocess
@@ -11,18 +11,28 @@ from cli.codes import MEANING
 
 PROJECT = Path(__file__).resolve().parents[1]
 README = (PROJECT / "README.md").read_text()
+GUIDE = (PROJECT / "infra" / "GUIDE.md").read_text()
 PROGRAMS = {
     found[1]: found[2]
-    for section in re.split(r"^(?=##+ )", README, flags=re.M)
+    for section in re.split(r"^(?=##+ )", README + GUIDE, flags=re.M)
     if (found := re.match(r"##+ (.*?)\n.*?```python\n((?:(?!```).)*asyncio\.run.*?)```", section, re.S))
 }
 """The complete programs, by the section that they stand in."""
 
 
-@pytest.mark.parametrize("target", sorted(set(re.findall(r"\]\(([^)#:]+)\)", README))))
-def test_links_lead_somewhere(target: str) -> None:
-    """Every relative link names a file of the project."""
-    assert (PROJECT / target).exists()
+PAGES = [PROJECT / "README.md", *sorted((PROJECT / "infra").glob("*.md"))]
+LINKS = [(page, link) for page in PAGES for link in sorted(set(re.findall(r"\]\(([^):]+)\)", page.read_text())))]
+
+
+@pytest.mark.parametrize(("page", "link"), LINKS, ids=lambda value: getattr(value, "name", value))
+def test_links_lead_somewhere(page: Path, link: str) -> None:
+    """Every relative link names a file of the project, and a heading that is there."""
+    path, _, heading = link.partition("#")
+    target = (page.parent / path) if path else page
+    assert target.exists()
+    if heading:
+        titles = re.findall(r"^#+ (.*)$", target.read_text(), re.M)
+        assert heading in {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize(("test", "file"), re.findall(r"\[(test_\w+)\]\((tests/\S+\.py)\)", README))
@@ -39,7 +49,7 @@ def test_every_guarantee_is_there() -> None:
 
 def test_every_program_is_found() -> None:
     """No complete program is left out of what the next test runs, and each section has at most one."""
-    assert len(PROGRAMS) == len(re.findall(r"^asyncio\.run\(", README, re.M)) >= 7
+    assert len(PROGRAMS) == len(re.findall(r"^asyncio\.run\(", README + GUIDE, re.M)) >= 7
 
 
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
