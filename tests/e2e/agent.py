@@ -6,6 +6,7 @@ Each model turn and each tool tells the ledger that it happened, under the sessi
 import os
 from datetime import timedelta
 
+import anyio
 import httpx
 
 from durable import Agent, ToolContext, UserMessage, tool
@@ -21,6 +22,8 @@ SCRIPTS: dict[str, list[Answer]] = {
     "stop": [("pay_or_stop", {"amount": 5}), "Never reached."],
     "remind": [("pay_some_day", {"amount": 5}), "Paid at last."],
     "stumble": [[("step", {"name": 1}), ("fail", {}), ("nonsense", {})], "So be it."],
+    "long": [*(("pace", {"name": f"s{number}", "seconds": 1.0}) for number in range(40)), "All done."],
+    "killed": [*(("pace", {"name": f"s{number}", "seconds": 0.25}) for number in range(40)), "All done."],
     "locked": [ProviderAuthenticationError("scripted", "Incorrect API key provided.", status=401), "Unlocked."],
 }
 
@@ -41,6 +44,14 @@ def answers(request: ModelRequest) -> Answer:
 @tool
 def step(name: str, ctx: ToolContext) -> str:
     """Do one step."""
+    tell(ctx.session_id or "", name)
+    return f"{name} done"
+
+
+@tool
+async def pace(name: str, seconds: float, ctx: ToolContext) -> str:
+    """Do one step, slowly."""
+    await anyio.sleep(seconds)
     tell(ctx.session_id or "", name)
     return f"{name} done"
 
@@ -79,4 +90,4 @@ def fail() -> str:
     raise RuntimeError("the service is down")
 
 
-agent = Agent(name="e2e", tools=[step, pay, pay_in_time, pay_or_stop, pay_some_day, fail])
+agent = Agent(name="e2e", max_steps=50, tools=[step, pace, pay, pay_in_time, pay_or_stop, pay_some_day, fail])

@@ -60,3 +60,35 @@ def test_another_policy_is_refused(cloud: Deployment) -> None:
     """A policy that does not exist is a fault of the request."""
     answered = cloud.request("POST", "/sessions/s/runs", body={"input": "hi", "on_busy": "queue"})
     assert answered.status == 400
+
+
+def test_a_thousand_redeliveries_are_one_run(cloud: Deployment) -> None:
+    """The same request, sent again while it runs, after its hand-over and after its end, runs once and never fails."""
+    key = {"Idempotency-Key": "k", "Prefer": "respond-async"}
+    first = cloud.send("hi", headers=key)
+    assert first.status == 202
+
+    def again(times: int) -> set[tuple[int, str]]:
+        answers = [cloud.send("hi", headers=key) for _ in range(times)]
+        return {(answered.status, answered.json["run_id"]) for answered in answers}
+
+    run_id = cloud.stored().run_id
+    assert again(300) == {(202, run_id)}
+    lease = cloud.hold(seconds=600)
+    assert again(300) == {(202, run_id)}
+    cloud.store.leases.release(lease)
+    assert len(cloud.states.running) == 1
+    assert cloud.slice(execution=cloud.states.running[0])["outcome"] == "finished"
+    assert again(400) == {(200, run_id)}
+    assert (cloud.asked, len(cloud.states.executions), len(cloud.stored().messages)) == (1, 1, 2)
+
+
+def test_fifty_sessions_are_kept_apart(cloud: Deployment) -> None:
+    """Fifty sessions that were accepted before the first of them ran end in any order, each with its own."""
+    for number in range(50):
+        assert cloud.send(f"hi {number}", session=f"s{number}", headers={"Prefer": "respond-async"}).status == 202
+    assert len(cloud.states.running) == 50
+    for number in reversed(range(50)):
+        assert cloud.slice(f"s{number}", execution=f"arn:{number}")["outcome"] == "finished"
+    assert [cloud.stored(f"s{number}").messages[0].content for number in range(50)] == [f"hi {n}" for n in range(50)]
+    assert cloud.asked == 50
