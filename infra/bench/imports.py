@@ -50,6 +50,23 @@ def show() -> None:
             cold, _ = timed(code, bare)
             print(f"  {name:28}  {warm:>19}  {cold:>23}   {modules:7}", flush=True)
 
+    show_sizes()
+
+
+def show_sizes() -> None:
+    """What is uploaded, of the newest build in the cache of `sam build`; dependencies should be under 8 MB."""
+    print("\nWhat a deployment uploads, zipped, in MB\n")
+    for what in ("code", "layer"):
+        built = sorted((ROOT / ".local" / "build").glob(f"{what}-*"), key=lambda folder: folder.stat().st_mtime)
+        size = f"{zipped(built[-1]) / 1e6:.1f}" if built else "not built yet: make run"
+        print(f"  {what:28}  {size:>19}", flush=True)
+
+
+def zipped(folder: Path) -> int:
+    """The bytes of the folder as a zip."""
+    with tempfile.TemporaryDirectory() as place:
+        return Path(shutil.make_archive(f"{place}/package", "zip", folder)).stat().st_size
+
 
 def forget(cache: Path) -> None:
     """Drop the byte code of everything but the standard library, which every runtime has compiled."""

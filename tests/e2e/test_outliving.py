@@ -18,7 +18,7 @@ ASYNC = {"Prefer": "respond-async"}
 def results(world: World, session: str) -> list[str]:
     """The results of tools that the session holds, in order."""
     found: list[str] = []
-    for message in world.call("GET", f"/sessions/{session}/messages?limit=200").json()["messages"]:
+    for message in world.call("GET", f"/sessions/{session}/messages").json()["messages"]:
         if message["role"] == "tool":
             found.append(message["content"])
     return found
