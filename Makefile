@@ -38,10 +38,14 @@ test: $(DEV) $(CLOUD) $(LLMOCK) ## Run all tests (under 10 minutes)
 	@$(BIN)/python -m infra.local.dynamodb_local install
 ifeq ($(ARGS),)
 	@$(BIN)/python -m pytest $(PARALLEL) -m "not ($(CLOUDS))"
-	@$(BIN)/python -m pytest -m "$(CLOUDS)"
+	@$(BIN)/python -m pytest -m "($(CLOUDS)) and not soak"
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif
+
+.PHONY: soak
+soak: $(DEV) $(CLOUD) ## Run what takes minutes: a run of forty steps in several slices, and through twenty kills
+	@$(BIN)/python -m pytest -m soak tests/e2e $(ARGS)
 
 .PHONY: test-unit
 test-unit: $(DEV) ## Run the tests that need no local cloud, the long searches in short; ARGS="-k name" chooses

@@ -22,7 +22,7 @@ SCRIPTS: dict[str, list[Answer]] = {
     "stop": [("pay_or_stop", {"amount": 5}), "Never reached."],
     "remind": [("pay_some_day", {"amount": 5}), "Paid at last."],
     "stumble": [[("step", {"name": 1}), ("fail", {}), ("nonsense", {})], "So be it."],
-    "long": [*(("pace", {"name": f"s{number}", "seconds": 1.0}) for number in range(40)), "All done."],
+    "long": [*(("pace", {"name": f"s{number}", "seconds": 2.0}) for number in range(40)), "All done."],
     "killed": [*(("pace", {"name": f"s{number}", "seconds": 0.25}) for number in range(40)), "All done."],
     "locked": [ProviderAuthenticationError("scripted", "Incorrect API key provided.", status=401), "Unlocked."],
 }

@@ -89,7 +89,7 @@ def world() -> Iterator[World]:
             {
                 "Model": "scripted:agent:answers",
                 "RequestSeconds": str(REQUEST_SECONDS),
-                "SliceSeconds": "30",
+                "SliceSeconds": "60",
                 "MinModelSeconds": "1",
             },
         )

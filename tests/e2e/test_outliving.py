@@ -7,7 +7,7 @@ import pytest
 
 from tests.e2e.conftest import World
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.soak]
 
 STEPS = 40
 KILLS = 20
@@ -28,7 +28,7 @@ def test_a_run_of_forty_steps_outlives_its_slices(world: World) -> None:
     """A run that takes longer than any function may is done in several slices, each step once."""
     session = world.new_session()
     assert world.start(session, "long", headers=ASYNC).status_code == 202
-    shown = world.until(session, "finished", 120)
+    shown = world.until(session, "finished", 240)
     assert shown["text"] == "All done."
     assert [world.ledger.count(session, name) for name in NAMES] == [1] * STEPS
     assert results(world, session) == [f"{name} done" for name in NAMES]
