@@ -27,6 +27,8 @@ COLUMNS: Final = ("10", "50", "200", "500", LARGE)
 PEERS: Final = (
     ("LangGraph, AWS's saver", "infra.bench.peers.langgraph_dynamodb", "plain", "langgraph-checkpoint-aws"),
     ("the same, compressed", "infra.bench.peers.langgraph_dynamodb", "compressed", "langgraph-checkpoint-aws"),
+    ("the same, delta channel", "infra.bench.peers.langgraph_dynamodb", "delta", "langgraph-checkpoint-aws"),
+    ("Strands, snapshots, gzip", "infra.bench.peers.strands_dynamodb", "compressed", "strands-dynamodb"),
 )
 PATIENCE: Final = 600.0
 

@@ -1,7 +1,8 @@
 """LangGraph with the DynamoDB saver that AWS publishes, on the workloads that are counted.
 
 `python -m infra.bench.peers.langgraph_dynamodb ENDPOINT WORKLOAD VARIANT` prints one line of JSON: what a run took, and
-what a load afterwards takes. The variant `compressed` has the saver's own compression on.
+what a load afterwards takes. The variant `compressed` has the saver's own compression on, `delta` keeps the messages in
+LangGraph's channel of deltas (beta).
 """
 
 import json
@@ -20,10 +21,21 @@ from infra.bench import meter
 from infra.bench.workload import Workload, named
 
 
-def graph(what: Workload, saver: DynamoDBSaver, asked: list[int]):
+def deltas() -> type:
+    from typing import Annotated, TypedDict
+
+    from langgraph.channels import DeltaChannel
+
+    def extend(have, writes):
+        return have + [one for write in writes for one in (write if isinstance(write, list) else [write])]
+
+    return TypedDict("State", {"messages": Annotated[list, DeltaChannel(extend)]})
+
+
+def graph(what: Workload, saver: DynamoDBSaver, asked: list[int], state: type):
     answers = iter([*what.turns, None])
 
-    def model(state: MessagesState):
+    def model(state):
         turn = next(answers)
         asked.append(1)
         if turn is None:
@@ -31,12 +43,12 @@ def graph(what: Workload, saver: DynamoDBSaver, asked: list[int]):
         call = {"id": turn.call_id, "name": "look", "args": {"query": turn.query}}
         return {"messages": [AIMessage(turn.text, tool_calls=[call])]}
 
-    def tools(state: MessagesState):
+    def tools(state):
         calls = state["messages"][-1].tool_calls
         found = [ToolMessage(what.results[call["args"]["query"]], tool_call_id=call["id"]) for call in calls]
         return {"messages": found}
 
-    made = StateGraph(MessagesState)
+    made = StateGraph(state)
     made.add_node("model", model)
     made.add_node("tools", tools)
     made.add_edge(START, "model")
@@ -63,7 +75,10 @@ def main() -> dict:
     earlier = [message for said in what.earlier for message in (HumanMessage(said[0]), AIMessage(said[1]))]
     counted = meter.install()
     try:
-        graph(what, saver, asked).invoke({"messages": [*earlier, HumanMessage(what.user)]}, config, durability="sync")
+        state = deltas() if variant == "delta" else MessagesState
+        graph(what, saver, asked, state).invoke(
+            {"messages": [*earlier, HumanMessage(what.user)]}, config, durability="sync"
+        )
     except Exception as error:
         return {"fails_at": len(asked), "error": f"{type(error).__name__}: {error}"[:200], "ran": counted.take()}
     ran = counted.take()
