@@ -109,6 +109,7 @@ def _new_run(
         step=0,
         messages=(*base.messages[: start.keep], *start.history),
         committed=start.keep,
+        was_cut=base.was_cut or start.keep < len(base.messages),
         results={},
         started=(),
         decisions={},

@@ -18,14 +18,17 @@ class Questions:
     """The questions that a run asks its model.
 
     A turn is streamed where somebody listens and the provider can. A call has one id from its first piece to the
-    record: the provider's, or ours where that is missing or taken.
+    record: the provider's, or ours where that is missing or taken, or may have been (`all_ours`).
     """
 
-    def __init__(self, *, tell: Callable[[Event], None], heard: bool, taken: set[str], ids: IdFactory) -> None:
+    def __init__(
+        self, *, tell: Callable[[Event], None], heard: bool, taken: set[str], ids: IdFactory, all_ours: bool = False
+    ) -> None:
         self._tell = tell
         self._heard = heard
         self._taken = taken
         self._ids = ids
+        self._all_ours = all_ours
         self._early: dict[int, str] = {}
         self._told_text = False
 
@@ -54,7 +57,7 @@ class Questions:
         """The turn, each call with an id that is unique in the session; a text that nobody has heard yet is told."""
         if message.content and not self._told_text:
             self._tell(TextDelta(text=message.content))
-        return name_calls(message, taken=self._taken, ids=self._ids, early=self._early)
+        return name_calls(message, taken=self._taken, ids=self._ids, early=self._early, all_ours=self._all_ours)
 
     def _tell_delta(self, delta: Delta) -> None:
         match delta.kind:
@@ -68,6 +71,7 @@ class Questions:
                 self._tell(ArgumentsDelta(tool_call_id=call_id, tool_name=delta.name, text=delta.text))
 
     def _early_id(self, delta: Delta) -> str:
-        usable = delta.id and delta.id not in self._taken and delta.id not in self._early.values()
+        known = delta.id in self._taken or delta.id in self._early.values()
+        usable = delta.id and not known and not self._all_ours
         self._early[delta.call] = delta.id if usable and delta.id else f"call_{self._ids()}"
         return self._early[delta.call]

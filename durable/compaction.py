@@ -210,6 +210,7 @@ def replaced(checkpoint: Checkpoint, count: int, summary: Summary) -> Checkpoint
     return checkpoint.but(
         messages=(message, *checkpoint.messages[count:]),
         committed=checkpoint.committed - count + 1,
+        was_cut=True,
         requests=moved,
         usage=checkpoint.usage + summary.usage,
     )

@@ -95,7 +95,8 @@ def without_pending(checkpoint: Checkpoint) -> Checkpoint:
         return checkpoint
     requests = {key: one for key, one in checkpoint.requests.items() if one.run_id != checkpoint.run_id}
     kept = checkpoint.messages[: checkpoint.committed]
-    return checkpoint.but(**_NOTHING_LEFT, messages=kept, requests=requests)
+    cut = checkpoint.was_cut or len(kept) < len(checkpoint.messages)
+    return checkpoint.but(**_NOTHING_LEFT, messages=kept, requests=requests, was_cut=cut)
 
 
 def replaceable(checkpoint: Checkpoint) -> Checkpoint:
@@ -114,7 +115,8 @@ def truncated(checkpoint: Checkpoint, count: int) -> Checkpoint:
         key: one if one.answer is None or one.answer < count else one.but(answer=None)
         for key, one in checkpoint.requests.items()
     }
-    return checkpoint.but(**_NOTHING_LEFT, messages=kept, committed=count, turns=count_turns(kept), requests=requests)
+    left = {"messages": kept, "committed": count, "turns": count_turns(kept), "requests": requests}
+    return checkpoint.but(**_NOTHING_LEFT, **left, was_cut=True)
 
 
 def forked(checkpoint: Checkpoint, count: int | None, *, run_id: str, now: datetime) -> Checkpoint:
@@ -129,6 +131,7 @@ def forked(checkpoint: Checkpoint, count: int | None, *, run_id: str, now: datet
         status=Status.FINISHED,
         finish_reason=FinishReason.STOP,
         messages=checkpoint.messages[:count],
+        was_cut=checkpoint.was_cut or not whole,
         committed=count,
         turns=checkpoint.turns if whole else count_turns(checkpoint.messages[:count]),
         business_state=checkpoint.business_state,

@@ -38,7 +38,18 @@ from durable.records import MAX_SESSION_ID, AcceptedRequest, Checkpoint, ForkedF
 
 KEPT: Final = frozenset(
     {
-        *("agent", "messages", "results", "started", "queued", "step", "usage", "worked_seconds", "output_retries"),
+        *(
+            "agent",
+            "messages",
+            "results",
+            "started",
+            "queued",
+            "step",
+            "usage",
+            "worked_seconds",
+            "output_retries",
+            "was_cut",
+        ),
         *("business_state", "instructions", "fingerprint", "run_config", "turns", "committed"),
     }
 )

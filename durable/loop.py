@@ -81,7 +81,11 @@ class Loop:
         self._signal = AbortSignal()  # the caller's, or a failed save's
         self._emit = Emitter(watch.listener, (agent.name,))
         self._questions = Questions(
-            tell=self._emit, heard=self._emit.heard, taken=call_ids(checkpoint.messages), ids=agent.ids
+            tell=self._emit,
+            heard=self._emit.heard,
+            taken=call_ids(checkpoint.messages),
+            ids=agent.ids,
+            all_ours=checkpoint.was_cut,
         )
         self._compactor = Compactor(agent.compaction, resolved.provider, tell=self._emit)
         self._worked_before = checkpoint.worked_seconds

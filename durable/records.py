@@ -145,7 +145,7 @@ class Checkpoint(Record):
     `worked_seconds` is the time spent on this run where the agent bounds it, `output_retries` how often the model was
     told that its final answer does not validate. `consumed` is what the run's store calls had taken when it was last
     left: each call that carries the run on adds its own, but for the save that tells so. `began_at` is when the run
-    began.
+    began. `was_cut` says that messages were taken out of the transcript, and with them the ids of their calls.
     """
 
     v: Literal[1] = FORMAT
@@ -179,6 +179,7 @@ class Checkpoint(Record):
     output_retries: int = 0
     consumed: Capacity | None = None
     began_at: Timestamp | None = None
+    was_cut: bool = False
     created_at: Timestamp
     updated_at: Timestamp
 

@@ -77,14 +77,20 @@ def _ids(results: Sequence[ToolMessage], waiting: dict[str, ToolMessage]) -> set
 
 
 def name_calls(
-    message: AssistantMessage, *, taken: set[str], ids: IdFactory, early: Mapping[int, str] = MappingProxyType({})
+    message: AssistantMessage,
+    *,
+    taken: set[str],
+    ids: IdFactory,
+    early: Mapping[int, str] = MappingProxyType({}),
+    all_ours: bool = False,
 ) -> AssistantMessage:
     """Give each call an id that is unique in the session, and add these to `taken`.
 
     `early` are ids by place that were told while the turn was written: they stay.
 
     Providers repeat, reuse and omit ids: a call keeps the provider's where it is not empty and new, else it gets one
-    of ours and the provider's is kept beside it.
+    of ours and the provider's is kept beside it. With `all_ours` each gets one: where a transcript was cut it does not
+    show any more which ids were used, and an id is the idempotency key of what its call does.
     """
     if not message.tool_calls:
         return message
@@ -93,7 +99,7 @@ def name_calls(
         told = early.get(place)
         if told is not None and told not in taken:
             call = call if call.id == told else call.model_copy(update={"id": told, "provider_id": call.id or None})
-        elif not call.id or call.id in taken:
+        elif all_ours or not call.id or call.id in taken:
             call = call.model_copy(update={"id": f"call_{ids()}", "provider_id": call.id or None})
         taken.add(call.id)
         calls.append(call)

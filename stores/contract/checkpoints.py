@@ -42,6 +42,7 @@ FULL = checkpoint(
     worked_seconds=1.5,
     output_retries=1,
     began_at=START,
+    was_cut=True,
     consumed=Capacity(requests=12, write_units=9.5, read_units=4.0, bytes_written=8_000),
     forked_from=ForkedFrom(session_id="p", revision=4, step=2),
     last_error=LastError(code="PROVIDER", message="no", retryable=True, at=START),

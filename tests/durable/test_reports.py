@@ -15,6 +15,7 @@ import anyio
 import pytest
 
 from durable import (
+    Agent,
     AssistantMessage,
     Checkpoint,
     FinishReason,
@@ -31,6 +32,7 @@ from durable.providers.anthropic import Anthropic
 from durable.providers.bedrock import Bedrock
 from durable.providers.openai_chat import OpenAIChat
 from durable.providers.openai_responses import OpenAIResponses
+from durable.providers.scripted import Scripted
 from durable.transcript import first_fault
 from tests.support.runs import Clock, CrashingCheckpoints, Stores, fresh_agent, memory_store, numbered, run
 from tests.support.sessions import asked, crashes, dying, ids, look, pay, recorder, results, stored, texts
@@ -57,6 +59,7 @@ ROWS = {
     "a7": "openai-agents-python#4447: an approval for always overrides the rejection of one call",
     "a8": "openai-agents-python#3867: malformed arguments slip past a policy",
     "a9": "openai-agents-python#4256: the approval of one tool opens another one of the same name",
+    "a11": "openai-agents-python#4414: an approval inside an agent that is a tool is skipped or lost",
     "a13": "openai-agents-python#3360: the reason for a rejection is lost",
     "a14": "openai-agents-python#3229: the policy is asked again after the decision",
     "a15": "microsoft/agent-framework#8575: a failure during the resume leaves a session that nobody can use",
@@ -289,6 +292,26 @@ def test_e23_a_session_of_megabytes_goes_on() -> None:
 
 
 # --- approvals -------------------------------------------------------------------------------------------------------
+
+
+def test_a11_an_agent_inside_a_tool_cannot_skip_an_approval() -> None:
+    """An agent that a tool runs by itself has nobody to ask: its gated call does not run, the outer run is told."""
+    paid: list[str] = []
+
+    @tool(name="pay", needs_approval=True)
+    def gated() -> str:
+        paid.append("paid")
+        return "paid"
+
+    @tool
+    async def clerk() -> str:
+        """Let the clerk do it."""
+        return (await Agent(tools=[gated], provider=Scripted([("pay", {}), "Done."])).send("pay")).text
+
+    outer = Agent(tools=[clerk], provider=Scripted([("clerk", {}), "I could not."]), store=memory_store())
+    result = run(outer.send("pay", session_id="s"))
+    [told] = results(result.messages)
+    assert (told, paid, result.text) == ("execution", [], "I could not.")
 
 
 def test_a7_a_decision_is_about_one_call() -> None:
