@@ -1,10 +1,10 @@
 """Asking the model: the transcript is checked, the pieces of the turn are told while it is written, calls get ids."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from durable.errors import ConfigurationError
 from durable.events import ArgumentsDelta, Event, ReasoningDelta, TextDelta
-from durable.messages import AssistantMessage
+from durable.messages import AssistantMessage, Message
 from durable.ports import Delta, IdFactory, ModelRequest, ModelTurn, NativeProvider, Provider, StreamingProvider
 from durable.transcript import first_fault, name_calls
 
@@ -29,13 +29,13 @@ class Questions:
         self._taken = taken
         self._ids = ids
         self._all_ours = all_ours
+        self._in_order: Sequence[Message] = ()
         self._early: dict[int, str] = {}
         self._told_text = False
 
     async def ask(self, provider: Provider, request: ModelRequest) -> ModelTurn:
         """Give the model's turn. Raises `ConfigurationError` for a transcript that a hook has put out of order."""
-        if fault := first_fault(request.messages):
-            raise ConfigurationError(f"The model is not asked with a transcript that is out of order: {fault}.")
+        self._check(request.messages)
         self._early, self._told_text = {}, False
         if not self._heard or not isinstance(provider, StreamingProvider):
             return await provider.generate(request)
@@ -52,6 +52,20 @@ class Questions:
         if trouble:
             raise trouble[0]
         return turn
+
+    def _check(self, messages: Sequence[Message]) -> None:
+        """The run's own transcript only grows: what was in order when it was asked about before is not looked at again.
+
+        So a turn of a long run costs no more than one of a short run. Another list, such as a hook's, is read whole.
+        """
+        asked_before = self._in_order
+        known = len(asked_before) if _begins_with(messages, asked_before) else 0
+        if fault := first_fault(messages[known:]):
+            raise ConfigurationError(
+                f"The model is not asked with a transcript that is out of order: {fault}"
+                + (f", counted from message {known}." if known else ".")
+            )
+        self._in_order = messages
 
     def named(self, message: AssistantMessage) -> AssistantMessage:
         """The turn, each call with an id that is unique in the session; a text that nobody has heard yet is told."""
@@ -75,3 +89,8 @@ class Questions:
         usable = delta.id and not known and not self._all_ours
         self._early[delta.call] = delta.id if usable and delta.id else f"call_{self._ids()}"
         return self._early[delta.call]
+
+
+def _begins_with(messages: Sequence[Message], known: Sequence[Message]) -> bool:
+    """Whether the very messages of `known` come first: tuples are compared by identity before equality, in C."""
+    return tuple(messages[: len(known)]) == tuple(known)
