@@ -89,11 +89,15 @@ async def _resumed_from_record(
 
 
 def applied(approval: Approval, decision: Decision, checkpoint: Checkpoint) -> Checkpoint:
-    """The checkpoint that waited, with what came of its approval: what is saved before anything is done about it."""
-    decided = with_decision(checkpoint, decision, approval.request.call_id)
+    """The checkpoint that waited, with what came of its approval: what is saved before anything is done about it.
+
+    A call that had begun before somebody was asked stays named as begun where the run stops: it may have happened.
+    """
+    call_id = approval.request.call_id
+    stopped = checkpoint.but(decisions={**checkpoint.decisions, call_id: decision})
     if approval.status is ApprovalStatus.CANCELLED:
-        return transitions.aborted(decided)
-    return transitions.halted(decided) if approval.halts else decided
+        return transitions.aborted(stopped)
+    return transitions.halted(stopped) if approval.halts else with_decision(checkpoint, decision, call_id)
 
 
 async def _check_agent(agent: AgentDefinition, checkpoint: Checkpoint) -> None:

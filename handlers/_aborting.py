@@ -72,8 +72,8 @@ def _stop(app: App, seen: Checkpoint, lease: Lease) -> Checkpoint:
         stored = asyncio.run(resume_after_approval(app.agent, approval.id, store=app.store)).checkpoint
     else:
         stored = app.store.checkpoints.save(aborted(stored), after=stored)
-        count(RunsAborted=1)
-        tell(app, stored)
+    count(RunsAborted=1)
+    tell(app, stored)
     not_due(app, session_id, stored.run_id)
     return stored
 

@@ -6,7 +6,8 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, Json, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, Json, JsonValue, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from durable.errors import ConfigurationError
 
@@ -56,6 +57,12 @@ class Settings(BaseModel):
     service_name: str = "durable-agents"
     log_level: str = "INFO"
 
+    @model_validator(mode="after")
+    def _webhook_is_signed(self) -> "Settings":
+        if self.webhook_url and not self.webhook_secret:
+            raise PydanticCustomError("webhook", "WEBHOOK_URL needs WEBHOOK_SECRET, the name of the secret that signs")
+        return self
+
     @property
     def models(self) -> list[str]:
         """The model strings, the first one's fallbacks behind it."""
@@ -75,7 +82,9 @@ def read(environment: Mapping[str, str]) -> Settings:
     try:
         return Settings.model_validate(given)
     except ValidationError as error:
-        wrong = "; ".join(f"{str(issue['loc'][0]).upper()}: {issue['msg']}" for issue in error.errors())
+        wrong = "; ".join(
+            ": ".join([*(str(part).upper() for part in issue["loc"][:1]), issue["msg"]]) for issue in error.errors()
+        )
         raise ConfigurationError(f"The function's environment is not right: {wrong}.") from None
 
 

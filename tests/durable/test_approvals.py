@@ -30,7 +30,7 @@ from durable import (
     tool,
 )
 from durable.approval_stream import Applied, Cancelled, Expired, Requested, Voted
-from durable.approvals import MAX_NOTE, Decided
+from durable.approvals import MAX_NOTE, Decided, cancel
 from durable.ports import ApprovalEvent
 from durable.transcript import first_fault
 from stores import LogStore
@@ -355,6 +355,24 @@ def test_a_question_that_was_never_asked_does_not_expire() -> None:
     desk.decide(id)
     assert desk.resume(id).finish_reason is FinishReason.STOP
     assert desk.paid == [5]
+
+
+@pytest.mark.parametrize("how", ["cancelled", "halted"])
+def test_a_call_that_had_begun_is_not_said_to_have_not_run(how: str) -> None:
+    """A human was asked whether to run it again, and the run stops instead: what came of the first time is unknown."""
+    desk = Desk(recovery="ask", approval_timeout=timedelta(hours=1), on_timeout="halt")
+    id = desk.pause()
+    paused, call_id = desk.stored(), desk.approval(id).request.call_id
+    desk.store.checkpoints.save(
+        paused.but(started=(call_id,)), after=paused
+    )  # as a crash of the call would have left it
+    if how == "cancelled":
+        cancel(desk.approval(id), approvals=desk.store.approvals, now=desk.clock())
+    else:
+        desk.clock.advance(hours=1)
+    desk.resume(id)
+    assert [result["kind"] for result in desk.results()] == ["unknown-outcome"]
+    assert (desk.paid, desk.approval(id).applied) == ([], True)
 
 
 def test_a_cancelled_approval_cannot_be_decided() -> None:

@@ -206,6 +206,7 @@ def paused(cloud: Deployment) -> tuple[str, list[str]]:
 def test_an_approval_is_cancelled_with_its_run(cloud: Deployment) -> None:
     """The approval says who stopped it, the call is closed, the execution is woken and ends, nothing is due."""
     id, woken = paused(cloud)
+    told = len(cloud.events.called("put_events"))
     answered = abort(cloud)
     assert (answered.status, answered.json["finish_reason"]) == (200, "aborted")
     assert was_aborted(cloud)
@@ -213,6 +214,7 @@ def test_an_approval_is_cancelled_with_its_run(cloud: Deployment) -> None:
     approval = cloud.approval(id)
     assert (approval.status, approval.applied) == ("cancelled", True)
     assert len(woken) == 1
+    assert len(cloud.events.called("put_events")) == told + 1
     assert cloud.slice()["outcome"] == "stopped"
     assert cloud.recover()["started"] == 0
     assert cloud.paid == []

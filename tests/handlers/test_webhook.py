@@ -78,6 +78,14 @@ def test_a_weak_secret_is_refused(secret: str) -> None:
     assert "short" not in str(raised.value)
 
 
+def test_a_webhook_without_a_secret_is_refused(cloud: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deployment is told at its start, not by the first approval that nobody hears of."""
+    monkeypatch.setenv("WEBHOOK_URL", "https://desk.example/hook")
+    cloud.cold_start()
+    with pytest.raises(ConfigurationError, match="WEBHOOK_URL needs WEBHOOK_SECRET"):
+        cloud.recover()
+
+
 def test_people_are_told_by_topic_and_webhook(cloud: Deployment, endpoint: Endpoint) -> None:
     """The body says what is wanted and links to it; headers say who signed what, and when."""
     id = cloud.pause()
