@@ -28,7 +28,7 @@ from durable.outcome import RunResult
 from durable.patches import NO_PATCH, Patch
 from durable.ports import HistoryEntry, Page, Provider, Store
 from durable.records import Status, check_session_id
-from durable.resolving import context_of
+from durable.resolving import tools_at
 from durable.resume import resume_after_approval
 from durable.sessions import ConversationSession, session_of
 from durable.signals import AbortSignal
@@ -201,13 +201,15 @@ class Approvals:
 
 
 async def tools_for(agent: AgentDefinition, store: Store, approval_id: str) -> Mapping[str, Tool]:
-    """The tools of the run that waits for this approval, to check edited arguments against; none when it is gone."""
+    """The tools of the agent that waits for this approval, to check edited arguments against; none when it is gone."""
     approval = await cross(store.approvals.get, approval_id)
     session_id = approval.request.session_id if approval is not None else None
     checkpoint = await cross(store.checkpoints.load, session_id) if session_id is not None else None
     if approval is not None and approval.request.snapshot is not None:
         checkpoint = approval.request.snapshot
-    return {} if checkpoint is None else await agent.tools_for(context_of(checkpoint))
+    if checkpoint is None or approval is None:
+        return {}
+    return await tools_at(agent, checkpoint, approval.request.within)
 
 
 async def get_checkpoint_history(

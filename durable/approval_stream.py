@@ -29,6 +29,7 @@ OnTimeout = Literal["reject", "halt"]
 class Requested(Record):
     """A run asks for a decision on one call. Repeated for the same approval, it only renews the deadline.
 
+    Where a sub-agent asks, `path` names the agents from `agent` to it, and `within` the calls that run them.
     `remind_every` is in seconds; None: nobody is reminded. `snapshot` is the paused run itself, of a run without a
     session: it is kept nowhere else.
     """
@@ -38,6 +39,8 @@ class Requested(Record):
     session_id: str | None
     run_id: str
     agent: str
+    path: tuple[str, ...] = ()
+    within: tuple[str, ...] = ()
     call_id: str
     tool_name: str
     arguments: JsonValue

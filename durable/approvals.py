@@ -11,8 +11,9 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from durable.approval_stream import Applied, Approval, ApprovalStatus, Cancelled, Expired, Voted
+from durable.approval_stream import Applied, Approval, ApprovalStatus, Cancelled, Expired, Requested, Voted
 from durable.errors import ApprovalClosedError, ApprovalNotFoundError, InvalidDecisionError, SelfApprovalError
+from durable.nesting import every_decision, inside
 from durable.ports import ApprovalStore, CheckpointStore
 from durable.records import Checkpoint, Decision, Status
 from durable.results import approval_digest
@@ -131,17 +132,21 @@ def waits_for(checkpoint: Checkpoint, approval_id: str) -> bool:
     return checkpoint.status is Status.AWAITING_APPROVAL and checkpoint.approval_id == approval_id
 
 
-def with_decision(checkpoint: Checkpoint, decision: Decision, call_id: str) -> Checkpoint:
+def with_decision(checkpoint: Checkpoint, decision: Decision, request: Requested) -> Checkpoint:
     """The paused checkpoint with the decision attached to its call: what is saved before anything is done about it.
 
     The call leaves `started`: a decision that comes after an interrupted start is about running it again.
     """
-    return checkpoint.but(
-        status=Status.IN_PROGRESS,
-        finish_reason=None,
-        approval_id=None,
-        decisions={**checkpoint.decisions, call_id: decision},
-        started=tuple(started for started in checkpoint.started if started != call_id),
+    call_id = request.call_id
+
+    def attached(asking: Checkpoint) -> Checkpoint:
+        return asking.but(
+            decisions={**asking.decisions, call_id: decision},
+            started=tuple(started for started in asking.started if started != call_id),
+        )
+
+    return inside(checkpoint, request.within, attached).but(
+        status=Status.IN_PROGRESS, finish_reason=None, approval_id=None
     )
 
 
@@ -156,7 +161,7 @@ def mark_applied(approval: Approval, *, approvals: ApprovalStore, now: datetime)
 
 def catch_up(checkpoint: Checkpoint, *, approvals: ApprovalStore, now: datetime) -> None:
     """Say on the records of this run's decisions that they were applied, where a crash came before it was said."""
-    for decision in checkpoint.decisions.values():
+    for decision in every_decision(checkpoint):
         approval = approvals.get(decision.approval_id)
         if approval is not None and approval.decision is not None:
             mark_applied(approval, approvals=approvals, now=now)

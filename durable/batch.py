@@ -5,26 +5,29 @@ How a batch ends:
     1. every call has settled
     2. a tool or a hook ends the run -> nothing more starts, those that run are awaited and their results kept
     3. the run is aborted -> nothing more starts, those that run get a grace period, then `unknown-outcome`
-    4. a save fails -> as 3, and one last save is tried with what has settled, unless somebody else moved the session
+    4. a save fails -> as 3, and one last save is tried with what has settled, unless somebody else moved the session;
+       so it is where it fails for a sub-agent
     5. the time is up -> cut off at once; what had settled by then is kept
 """
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
 
-from durable.errors import ConfigurationError, PropagatingToolError, StaleCheckpointError
+from durable.errors import ConfigurationError, PropagatingToolError, StaleCheckpointError, StoreError
 from durable.events import Event, ToolDone, ToolFailed, ToolStart
 from durable.gate import Ask, Gate, Ready
 from durable.hooks import NO_HOOKS, Hooks, asked
 from durable.messages import ToolCall, ToolMessage
+from durable.records import FinishReason
 from durable.results import error_result
 from durable.signals import AbortSignal
+from durable.subagents import SubAgent
 from durable.tools import ToolContext, UnserializableResult, tool_message
 
 
@@ -49,36 +52,55 @@ class Aborted:
 
 
 @dataclass(frozen=True, slots=True)
-class NotStarted:
-    """A call that was about to start when the run was stopped."""
+class Open:
+    """A call that stays without a result: not started when the run was stopped, or its agent waits or had to stop."""
 
     call_id: str
+    why: Ask | FinishReason
 
 
-Outcome = ToolMessage | Ended | Aborted | NotStarted
+Outcome = ToolMessage | Ended | Aborted | Open
+Delegate = Callable[[Ready, SubAgent, Callable[[], bool]], Awaitable[ToolMessage | Ask | FinishReason]]
+"""Runs the agent of a call. The function that it is given says whether the run is ending beside it."""
+
+
+async def _no_agents(start: Ready, tool: SubAgent, ending: Callable[[], bool]) -> FinishReason:
+    raise ConfigurationError(f"Tool {tool.name!r} runs an agent, which cannot be done here.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """How calls run: `concurrency` at once (None: all), stopped by `signal` with `grace` seconds, watched by `emit`."""
+    """How calls run: `concurrency` at once (None: all), stopped by `signal` with `grace` seconds, watched by `emit`.
+
+    `delegate` runs those that are a sub-agent's.
+    """
 
     signal: AbortSignal
     concurrency: int | None = None
     grace: float = 5.0
     hooks: Hooks = NO_HOOKS
     emit: Callable[[Event], None] = lambda event: None
+    delegate: Delegate = _no_agents
 
 
-async def run_calls(calls: Sequence[ToolCall], gate: Gate, ledger: Ledger, terms: Terms) -> Ask | None:
-    """Run those of the pending calls that may; give the one to ask about, when everything before it has settled."""
+async def run_calls(calls: Sequence[ToolCall], gate: Gate, ledger: Ledger, terms: Terms) -> Ask | FinishReason | None:
+    """Run those of the pending calls that may, and say why some of them have no result yet, None when all have one.
+
+    While a sub-agent is out of time nobody is asked: what may go on goes on first. Then the first call in order is the
+    one to ask about.
+    """
     results, ready, ask = await gate.sort(calls)
     for result in results:
         terms.emit(told(result))
     if results:
         await ledger.settle(results)
-    if ready:
-        await _Batch(ready, ledger, terms).run()
-    return None if terms.signal.aborted else ask
+    left: Mapping[str, Ask | FinishReason] = await _Batch(ready, ledger, terms).run() if ready else {}
+    if terms.signal.aborted:
+        return None
+    if FinishReason.DEADLINE in left.values():
+        return FinishReason.DEADLINE
+    asks = (left.get(call.id) for call in calls)
+    return next((first for first in asks if isinstance(first, Ask)), ask)
 
 
 class _Batch:
@@ -88,6 +110,7 @@ class _Batch:
         self._waiting = list(reversed(ready))
         self._running: dict[str, Ready] = {}
         self._unsaved: list[ToolMessage] = []
+        self._left: dict[str, Ask | FinishReason] = {}
         self._ended: Exception | None = None
         self._aborted = False
         self._ledger = ledger
@@ -96,8 +119,11 @@ class _Batch:
         self._outcomes: list[Outcome] = []
         self._news = anyio.Event()
 
-    async def run(self) -> None:
-        """Return when every call has settled, or when the run is aborted; raise what ended it."""
+    async def run(self) -> Mapping[str, Ask | FinishReason]:
+        """Return when every call has settled or cannot go on, by id why, or when the run is aborted.
+
+        Raises what ended the run.
+        """
         failure: BaseException | None = None
         try:
             with self._terms.signal.calling(lambda: self._tell(Aborted())):
@@ -116,6 +142,7 @@ class _Batch:
         finally:  # an error of the store counts more than the cancellation that comes with the end of the time
             if (reason := failure or self._ended) is not None:
                 raise reason
+        return self._left
 
     async def _drive(self, group: TaskGroup) -> None:
         while self._running or (self._waiting and self._ended is None):
@@ -151,6 +178,8 @@ class _Batch:
 
     async def _take(self, outcomes: Sequence[Outcome]) -> None:
         self._sort(outcomes)
+        if isinstance(self._ended, StoreError):  # a save of a sub-agent
+            raise self._ended
         if self._unsaved:
             await self._ledger.settle(self._unsaved)
             self._unsaved = []
@@ -164,8 +193,9 @@ class _Batch:
                 case Ended(call_id, error):
                     self._running.pop(call_id, None)
                     self._ended = self._ended or error
-                case NotStarted(call_id):
+                case Open(call_id, why):
                     self._running.pop(call_id, None)
+                    self._left[call_id] = why
                 case Aborted():
                     self._aborted = True
 
@@ -206,11 +236,17 @@ class _Batch:
     async def _run_one(self, start: Ready) -> None:
         call, hook = start.call, self._terms.hooks.after_tool
         if self._terms.signal.aborted:  # while the call was named, or by the call that started before it
-            self._tell(NotStarted(call.id))
+            self._tell(Open(call.id, FinishReason.ABORTED))
             return
         try:
             self._terms.emit(ToolStart(tool_call_id=call.id, tool_name=call.name))
-            result = await _result(start)
+            if isinstance(start.tool, SubAgent):
+                result = await self._terms.delegate(start, start.tool, lambda: self._ended is not None)
+                if not isinstance(result, ToolMessage):
+                    self._tell(Open(call.id, result))
+                    return
+            else:
+                result = await _result(start)
             result = await asked(hook, call, result, start.context) or result
             if (result.tool_call_id, result.tool_name) != (call.id, call.name):
                 raise ConfigurationError(f"The after_tool hook gave the result of another call for {call.name!r}.")

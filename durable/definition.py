@@ -12,11 +12,13 @@ from uuid import uuid4
 import anyio
 from pydantic import JsonValue, TypeAdapter
 
+from durable.approval_stream import OnTimeout
 from durable.compaction import Compaction
 from durable.errors import ConfigurationError
 from durable.hooks import NO_HOOKS, Hooks
 from durable.ports import Clock, IdFactory, Provider, ToolSpec
-from durable.tools import Tool, tool
+from durable.subagents import MAX_DEPTH, SubAgent, as_subagent, check_depth
+from durable.tools import ApprovalPolicy, Tool, tool
 
 T = TypeVar("T")
 OnDrift = Literal["warn", "error", "ignore"]
@@ -55,6 +57,8 @@ class AgentDefinition:
     `tools` takes tools and plain functions. `provider` is the model; a deployment puts the configured one in its place
     when it is None. Instructions, tools and provider may each be a function of the run's context instead; a provider's
     function may give a model string, which `make_provider` turns into a provider.
+    `subagents` are agents that this one may hand tasks to, as tools (`durable/subagents.py`), and `max_depth` how many
+    levels of them may be below it; `description` is what the model of an agent above this one is told of it.
 
     `max_steps` bounds the model turns of one run, `tool_concurrency` how many calls of a turn run at once (None: all),
     `parallel_tool_calls` whether the model may ask for several in one turn (None: as its provider does),
@@ -65,8 +69,11 @@ class AgentDefinition:
     """
 
     name: str = "agent"
+    description: str | None = None
     instructions: str | Dynamic[str | None] | None = None
     tools: Tools | Dynamic[Tools] = ()
+    subagents: Sequence["AgentDefinition | SubAgent"] = ()
+    max_depth: int = MAX_DEPTH
     provider: Provider | Dynamic[Provider | str] | None = None
     make_provider: Callable[[str], Provider] | None = None
     max_steps: int = 10
@@ -97,13 +104,40 @@ class AgentDefinition:
             raise ConfigurationError("abort_grace must not be negative.")
         if self.on_agent_drift not in ("warn", "error", "ignore"):
             raise ConfigurationError(f"on_agent_drift must be warn, error or ignore, not {self.on_agent_drift!r}.")
-        if not callable(self.tools):
-            self.toolset  # noqa: B018 - a wrong tool is told where the agent is made, not where it first runs
+        _positive("max_depth", self.max_depth)
+        # A wrong tool is told where the agent is made, not where it first runs.
+        below = self._subagents if callable(self.tools) else tuple(self.toolset.values())
+        check_depth((self.name,), below, max_depth=self.max_depth)
 
     @cached_property
     def toolset(self) -> Mapping[str, Tool]:
         """The tools by name, of an agent whose tools are no function."""
-        return {} if callable(self.tools) else toolset_of(self.name, self.tools)
+        return {} if callable(self.tools) else toolset_of(self.name, (*self.tools, *self._subagents))
+
+    @cached_property
+    def _subagents(self) -> tuple[SubAgent, ...]:
+        return tuple(each if isinstance(each, SubAgent) else as_subagent(each) for each in self.subagents)
+
+    def as_tool(
+        self,
+        name: str | None = None,
+        description: str | None = None,
+        *,
+        needs_approval: bool | ApprovalPolicy = False,
+        approval_timeout: timedelta | None = None,
+        on_timeout: OnTimeout = "reject",
+        remind_every: timedelta | None = None,
+    ) -> SubAgent:
+        """Give this agent as a tool of another, with the options of a tool; `subagents` is enough without any."""
+        return as_subagent(
+            self,
+            name=name,
+            description=description,
+            needs_approval=needs_approval,
+            approval_timeout=approval_timeout,
+            on_timeout=on_timeout,
+            remind_every=remind_every,
+        )
 
     @cached_property
     def output_adapter(self) -> TypeAdapter[Any] | None:
@@ -131,7 +165,9 @@ class AgentDefinition:
 
     async def tools_for(self, context: RunContext) -> Mapping[str, Tool]:
         """Give the tools of a run by name, without its model."""
-        return toolset_of(self.name, await _made(self.tools, context)) if callable(self.tools) else self.toolset
+        if not callable(self.tools):
+            return self.toolset
+        return toolset_of(self.name, (*await _made(self.tools, context), *self._subagents))
 
     async def _provider_for(self, context: RunContext) -> Provider:
         provider: Provider | str | None

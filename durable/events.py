@@ -4,8 +4,9 @@
 agents from the outermost one to the one that the event is about.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import ClassVar
 
 from durable.records import FinishReason, Status
@@ -157,17 +158,20 @@ Listener = Callable[[Event], None]
 class Emitter:
     """Numbers events and hands them on."""
 
-    def __init__(self, listener: Listener | None, path: tuple[str, ...]) -> None:
+    def __init__(self, listener: Listener | None, path: tuple[str, ...], numbers: Iterator[int] | None = None) -> None:
         self._listener = listener
         self._path = path
-        self._seq = 0
+        self._numbers = numbers if numbers is not None else count(1)
 
     @property
     def heard(self) -> bool:
         """Whether anybody listens."""
         return self._listener is not None
 
+    def inside(self, *agents: str) -> "Emitter":
+        """Tell what an agent below does, in the same count."""
+        return Emitter(self._listener, (*self._path, *agents), self._numbers)
+
     def __call__(self, event: Event) -> None:
         if self._listener is not None:
-            self._seq += 1
-            self._listener(replace(event, seq=self._seq, path=self._path))
+            self._listener(replace(event, seq=next(self._numbers), path=self._path))

@@ -5,24 +5,27 @@ The plan is `durable/plan.py`, the loop over it `durable/loop.py`.
 
 from dataclasses import replace
 
+import anyio
 from pydantic import JsonValue
 
+from durable import transitions
 from durable.admission import Input, admitted, as_messages
 from durable.approvals import catch_up
 from durable.bounds import UNBOUNDED, UNWATCHED, Bounds, Watch
 from durable.counting import counted
 from durable.crossing import cross
 from durable.definition import AgentDefinition
-from durable.errors import (
-    ConfigurationError,
-    SessionAwaitingApprovalError,
-)
+from durable.errors import ConfigurationError, DurableError, ProviderError, SessionAwaitingApprovalError
+from durable.events import ApprovalRequested, Emitter, RunDone
+from durable.gate import Ask
 from durable.hooks import asked
 from durable.loop import Loop
 from durable.outcome import RunResult, result_of
+from durable.places import RootPlace
 from durable.ports import ApprovalStore, Store
-from durable.records import Checkpoint, Status, check_session_id
+from durable.records import Checkpoint, FinishReason, LastError, Status, check_session_id
 from durable.resolving import resolve
+from durable.results import approval_id
 
 
 async def execute(
@@ -75,20 +78,80 @@ async def run_to_pause(
     if checkpoint.status is Status.AWAITING_APPROVAL:
         raise SessionAwaitingApprovalError(checkpoint.session_id, checkpoint.approval_id)
     resolved = await resolve(agent, checkpoint)
-    if store is not None and checkpoint.decisions:
+    if store is not None and (checkpoint.decisions or checkpoint.suspended):
         await cross(catch_up, checkpoint, approvals=store.approvals, now=agent.clock())
     with counted(join=True) as tally:
-        loop = Loop(
-            agent,
-            resolved,
-            checkpoint,
-            saved=saved,
-            store=store,
-            approvals=store.approvals if store is not None else approvals,
-            bounds=bounds,
-            watch=watch,
-            tally=tally,
-        )
-        result = replace(result_of(await loop.run(), output=agent.output_adapter), consumed=loop.consumed())
+        emit = Emitter(watch.listener, (agent.name,))
+        place = RootPlace(agent, checkpoint, saved=saved, store=store, tally=tally, emit=emit)
+        loop = Loop(agent, resolved, place, emit=emit, bounds=bounds, watch=watch)
+        run = _Run(agent, place, approvals=store.approvals if store is not None else approvals, emit=emit)
+        result = replace(result_of(await run.to_pause(loop), output=agent.output_adapter), consumed=place.consumed())
     await asked(agent.hooks.on_run_end, result)
     return result
+
+
+class _Run:
+    """A whole run in this process, and what becomes of it where its loop ends."""
+
+    def __init__(
+        self, agent: AgentDefinition, place: RootPlace, *, approvals: ApprovalStore | None, emit: Emitter
+    ) -> None:
+        self._agent = agent
+        self._place = place
+        self._approvals = approvals
+        self._emit = emit
+
+    async def to_pause(self, loop: Loop) -> Checkpoint:
+        """Run until the run is over, waits, or has to stop; the newest checkpoint, saved."""
+        try:
+            match await loop.run():
+                case None:
+                    pass
+                case Ask() as ask:
+                    with anyio.CancelScope(shield=True):
+                        await self._pause(ask)
+                case reason:
+                    await self._stop(reason)
+        except ProviderError as error:
+            await self._note(error)
+            raise
+        checkpoint = self._place.checkpoint
+        self._emit(RunDone(finish_reason=checkpoint.finish_reason or FinishReason.STOP))
+        return checkpoint
+
+    async def _pause(self, ask: Ask) -> None:
+        """Write the approval, then the checkpoint that names it: never a checkpoint that names a missing approval.
+
+        A run without a session has no other place for its checkpoint than the approval's record.
+        """
+        checkpoint = self._place.checkpoint
+        if self._approvals is None:
+            raise ConfigurationError(f"Tool {ask.tool.name!r} needs an approval: run with a store.")
+        id = approval_id(
+            session_id=checkpoint.session_id, run_id=checkpoint.run_id, call_id=ask.call.id, pause=checkpoint.pauses
+        )
+        request = transitions.request_for(checkpoint, ask, now=self._agent.clock())
+        paused = transitions.paused(checkpoint, id, ask)
+        if not self._place.stored:
+            request = request.but(snapshot=paused)
+        await cross(self._approvals.request, id, request)
+        await self._place.save(lambda _: paused)
+        self._emit.inside(*ask.path)(
+            ApprovalRequested(approval_id=id, tool_call_id=ask.call.id, tool_name=ask.tool.name)
+        )
+
+    async def _stop(self, reason: FinishReason) -> None:
+        """Leave the run in progress, and say why. Aborted, its open calls are closed; out of time, they stay open.
+
+        Saying the same again makes no save: slices that get nowhere are counted by the revision that they start from.
+        """
+        checkpoint, saved = self._place.checkpoint, self._place.saved
+        aborted = reason is FinishReason.ABORTED
+        stopped = transitions.aborted(checkpoint) if aborted else checkpoint.but(finish_reason=reason)
+        await self._place.save(lambda _: stopped, write=stopped != saved)
+
+    async def _note(self, error: DurableError) -> None:
+        """Keep on the checkpoint why the run stopped. A run that has saved nothing yet leaves nothing behind."""
+        if self._place.saved is not None:
+            failed = LastError(code=error.code, message=str(error), retryable=error.retryable, at=self._agent.clock())
+            await self._place.save(lambda newest: newest.but(last_error=failed))

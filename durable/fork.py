@@ -15,9 +15,7 @@ import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
-from typing import Any, Final, cast
-
-from pydantic import JsonValue
+from typing import Final
 
 from durable import conversation
 from durable.admission import redelivered
@@ -32,6 +30,7 @@ from durable.errors import (
     StaleCheckpointError,
 )
 from durable.messages import AssistantMessage
+from durable.nesting import undecided
 from durable.patches import NO_PATCH, Patch, patched
 from durable.ports import CheckpointHistory, CheckpointStore, HistoryEntry, Store
 from durable.records import MAX_SESSION_ID, AcceptedRequest, Checkpoint, ForkedFrom, Status, check_session_id
@@ -152,7 +151,7 @@ def fork_of(
         **{name: getattr(source, name) for name in KEPT},
         session_id=None,
         run_id=run_id,
-        suspended={call: _undecided(state) for call, state in source.suspended.items()},
+        suspended=undecided(source).suspended,
         requested_by=requested_by,
         forked_from=ForkedFrom(
             session_id=source.session_id or "",
@@ -235,19 +234,3 @@ def _as_fork(checkpoint: Checkpoint) -> Fork:
 def _is_answered(checkpoint: Checkpoint) -> bool:
     last = checkpoint.messages[-1] if checkpoint.messages else None
     return isinstance(last, AssistantMessage) and not last.tool_calls
-
-
-def _undecided(state: JsonValue) -> JsonValue:
-    """A paused sub-agent's own checkpoint, at any depth, without its approval and what was decided about it."""
-    if not isinstance(state, dict):
-        return state
-    inner = cast("dict[str, Any]", state.get("suspended") or {})
-    own: dict[str, JsonValue] = {
-        "status": Status.IN_PROGRESS.value,
-        "finish_reason": None,
-        "approval_id": None,
-        "decisions": {},
-        "pauses": 0,
-        "suspended": {call: _undecided(child) for call, child in inner.items()},
-    }
-    return {**state, **{name: value for name, value in own.items() if name in state}}

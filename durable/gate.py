@@ -2,14 +2,15 @@
 
 1. an unknown tool -> an error result, nothing runs
 2. a rejected call -> a `rejected` result, nothing runs
-3. a call that had begun before a crash and must not run twice -> `unknown-outcome`
-4. arguments that cannot be read or do not fit -> `validation`, nothing runs
-5. the `before_tool` hook may deny it, give its result, or replace its arguments (which must fit, too)
-6. an approved call -> runs, if its final arguments are those that were approved
-7. a call that needs approval, or that had begun and asks -> it waits, and so does everything after it
+3. a call whose agent is at work -> goes on, and nobody is asked again whether it may
+4. a call that had begun before a crash and must not run twice -> `unknown-outcome`
+5. arguments that cannot be read or do not fit -> `validation`, nothing runs
+6. the `before_tool` hook may deny it, give its result, or replace its arguments (which must fit, too)
+7. an approved call -> runs, if its final arguments are those that were approved
+8. a call that needs approval, or that had begun and asks -> it waits, and so does everything after it
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -43,11 +44,17 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A call that waits for a human, with its final arguments."""
+    """A call that waits for a human, with its final arguments.
+
+    Where a sub-agent asks, `within` are the calls that run it and those above it, and `path` the agents' names, both
+    from the outermost one inwards.
+    """
 
     call: ToolCall
     tool: Tool
     arguments: Arguments = field(repr=False)
+    within: tuple[str, ...] = ()
+    path: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +64,7 @@ class Gate:
     tools: Mapping[str, Tool]
     decisions: Mapping[str, Decision]
     started: Sequence[str]
+    at_work: Collection[str] = ()
     context: Callable[[ToolCall, ApprovalGrant | None], ToolContext]
     hooks: Hooks = NO_HOOKS
 
@@ -80,6 +88,8 @@ class Gate:
             return error_result(call, "not-found", f"There is no tool {call.name!r}; there are: {sorted(self.tools)!r}")
         if decision is not None and not decision.approved:
             return error_result(call, "rejected", decision.note or "The call was rejected.", note=decision.note)
+        if call.id in self.at_work:
+            return Ready(call, tool, {}, self.context(call, None))
         if call.id in self.started and tool.recovery == "report":
             return error_result(
                 call, "unknown-outcome", "The call had started when the run was interrupted; it may have happened."

@@ -6,7 +6,7 @@ Hooks are code of this process, so they run again for what runs again after a cr
 
 import inspect
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from pydantic import JsonValue
@@ -58,6 +58,12 @@ class Hooks:
     before_tool: Callable[[ToolCall, Arguments, ToolContext], Maybe[Intervention]] | None = None
     after_tool: Callable[[ToolCall, ToolMessage, ToolContext], Maybe[ToolMessage]] | None = None
     on_run_end: Callable[[RunResult], Maybe[None]] | None = None
+
+
+def inherited(own: Hooks, lead: Hooks) -> Hooks:
+    """The hooks of a sub-agent: its own, and those of its lead where it has none. A run ends once, for the lead."""
+    there = {each.name: getattr(own, each.name) for each in fields(Hooks) if getattr(own, each.name) is not None}
+    return replace(lead, **{**there, "on_run_end": None})
 
 
 async def asked(hook: Callable[..., Any] | None, *arguments: Any) -> Any:

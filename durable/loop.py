@@ -7,8 +7,8 @@ anything else; so a crash falls between two saves, and whoever loads the newest 
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 import anyio
 
@@ -16,88 +16,91 @@ from durable import transitions
 from durable.asking import Questions, origin_of
 from durable.batch import Terms, run_calls
 from durable.bounds import MIN_TOOL_SECONDS, Bounds, Watch
-from durable.capacity import NOTHING, Capacity
 from durable.compaction import Compactor
-from durable.counting import Tally
-from durable.crossing import cross, save_checkpoint
 from durable.definition import AgentDefinition, Resolved
-from durable.errors import (
-    AgentDriftError,
-    ConfigurationError,
-    DurableError,
-    ProviderError,
-)
-from durable.events import (
-    AgentDrift,
-    ApprovalRequested,
-    CheckpointSaved,
-    Emitter,
-    RunDone,
-    RunStart,
-    StepStart,
-)
+from durable.errors import AgentDriftError, ProviderError
+from durable.events import AgentDrift, Emitter, RunDone, RunStart, StepStart
 from durable.fingerprint import drift, fingerprint
-from durable.gate import Ask, Gate
+from durable.gate import Ask, Gate, Ready
 from durable.hooks import asked
 from durable.messages import ToolCall, ToolMessage, bound_elsewhere
+from durable.nesting import new_child, with_child
 from durable.outcome import output_fault
-from durable.plan import CallModel, Finish, Limits, RunCalls, next_step
-from durable.ports import ApprovalStore, ModelRequest, ModelTurn, Store
-from durable.records import Checkpoint, FinishReason, LastError, Status
-from durable.resolving import check_tools
-from durable.results import approval_id
+from durable.places import Change, ChildPlace, Place
+from durable.plan import POISON, CallModel, Finish, Limits, RunCalls, next_step, over_budget
+from durable.ports import ModelRequest, ModelTurn
+from durable.records import Checkpoint, FinishReason, Status
+from durable.resolving import check_tools, context_of
+from durable.results import error_result
 from durable.signals import AbortSignal, cancelled_by
+from durable.subagents import SubAgent, check_depth, in_charge, result_of_task
 from durable.tools import ApprovalGrant, ToolContext
 from durable.transcript import call_ids, settle
+
+T = TypeVar("T")
 
 _log = logging.getLogger("durable")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What a loop is told of the run around it.
+
+    `path` names the agents above this one, `max_depth` is the outermost one's. `ending` says whether the run ends
+    because of something else in it, `over_budget` whether an agent above has used up what it may: nothing more begins.
+    """
+
+    path: tuple[str, ...] = ()
+    max_depth: int | None = None
+    ending: Callable[[], bool] = lambda: False
+    over_budget: Callable[[], bool] = lambda: False
+
+
+OUTERMOST = Around()
+
+
 class Loop:
-    """One run in this process: the newest checkpoint, what of it is saved, and the loop that moves it."""
+    """The loop of one agent in this process: it moves the agent's checkpoint, in its place."""
 
     def __init__(
         self,
         agent: AgentDefinition,
         resolved: Resolved,
-        checkpoint: Checkpoint,
+        place: Place,
         *,
-        saved: Checkpoint | None,
-        store: Store | None,
-        approvals: ApprovalStore | None,
+        emit: Emitter,
         bounds: Bounds,
         watch: Watch,
-        tally: Tally,
+        around: Around = OUTERMOST,
     ) -> None:
         self._agent = agent
         self._resolved = resolved
-        self._checkpoint = checkpoint.but(finish_reason=None) if checkpoint.finish_reason else checkpoint
-        self._saved: Checkpoint | None = saved
-        self._store = store
-        self._approvals = approvals
+        self._place = place
         self._bounds = bounds
         self._caller_signal = watch.signal
         self._check = watch.check
+        self._around = around
+        self._is_child = bool(around.path)  # its last save is the one that its result joins the lead's transcript with
+        self._max_depth = around.max_depth or agent.max_depth
         self._signal = AbortSignal()  # the caller's, or a failed save's
-        self._emit = Emitter(watch.listener, (agent.name,))
+        self._emit = emit
         self._questions = Questions(
-            tell=self._emit,
-            heard=self._emit.heard,
-            taken=call_ids(checkpoint.messages),
+            tell=emit,
+            heard=emit.heard,
+            taken=call_ids(place.checkpoint.messages),
             ids=agent.ids,
-            all_ours=checkpoint.was_cut,
+            all_ours=place.checkpoint.was_cut or self._is_child,  # what other agents had is not to be seen here
         )
-        self._compactor = Compactor(agent.compaction, resolved.provider, tell=self._emit)
-        self._worked_before = checkpoint.worked_seconds
+        self._compactor = Compactor(agent.compaction, resolved.provider, tell=emit)
+        self._worked_before = place.checkpoint.worked_seconds
         self._began = agent.clock()
-        self._tally = tally
-        self._consumed_before = checkpoint.consumed or NOTHING
         self._terms = Terms(
             signal=self._signal,
             concurrency=agent.tool_concurrency,
             grace=agent.abort_grace,
             hooks=agent.hooks,
-            emit=self._emit,
+            emit=emit,
+            delegate=self._delegate,
         )
         self._limits = Limits(
             max_steps=agent.max_steps,
@@ -105,54 +108,56 @@ class Loop:
             max_seconds=agent.max_duration.total_seconds() if agent.max_duration else None,
         )
 
-    async def run(self) -> Checkpoint:
-        """Plan and act until the run is over, waits, or has to stop; the newest checkpoint, saved."""
-        self._begin_run()
+    @property
+    def _checkpoint(self) -> Checkpoint:
+        return self._place.checkpoint
+
+    async def run(self) -> Ask | FinishReason | None:
+        """Plan and act until the agent has finished (None), somebody has to be asked, or it has to stop."""
+        await self._begin_run()
         if self._caller_signal is not None:
             self._signal.follow(self._caller_signal)
         try:
-            stopped: FinishReason | None = None
+            stopped: Ask | FinishReason | None = None
             while stopped is None and self._checkpoint.status is Status.IN_PROGRESS:
                 await self._check()
-                if self._signal.aborted:
-                    stopped = FinishReason.ABORTED
-                    break
+                if self._signal.aborted or self._around.ending():
+                    return FinishReason.ABORTED
                 match next_step(self._checkpoint, self._limits):
+                    case CallModel() if self._around.over_budget():
+                        await self._finish(FinishReason.BUDGET_EXCEEDED)
                     case CallModel():
                         stopped = await self._compact_and_call_model()
                     case RunCalls(calls):
                         stopped = await self._in_time(self._least_for(calls), self._run_calls, calls)
                     case Finish(reason):
-                        await self._save(transitions.finished(self._checkpoint, reason))
-            if stopped is not None:
-                await self._stop(stopped)
-        except ProviderError as error:
-            await self._note(error)
-            raise
+                        await self._finish(reason)
+            return stopped
         finally:
             if self._caller_signal is not None:
                 self._signal.unfollow(self._caller_signal)
-        self._emit(RunDone(finish_reason=self._checkpoint.finish_reason or FinishReason.STOP))
-        return self._checkpoint
 
-    def _begin_run(self) -> None:
+    async def _begin_run(self) -> None:
         """A new run takes the agent as it is; a resumed one compares it with the agent that it began with."""
         checkpoint, agent = self._checkpoint, self._resolved
         now = fingerprint(model=agent.provider.name, tools=agent.specs, instructions=agent.instructions)
         resumed = checkpoint.fingerprint is not None or checkpoint.step > 0
-        self._emit(RunStart(session_id=checkpoint.session_id, run_id=checkpoint.run_id, resumed=resumed))
+        root = self._place.root
+        self._emit(RunStart(session_id=root.session_id, run_id=root.run_id, resumed=resumed))
         if resumed:
-            check_tools(checkpoint, agent)
+            check_tools(checkpoint, agent, session_id=root.session_id)
             self._compare(drift(checkpoint.fingerprint, now), error=True)
         else:
             self._compare(None, error=False)
+        changes: dict[str, Any] = {}
         if not resumed or callable(self._agent.instructions):
-            checkpoint = checkpoint.but(instructions=agent.instructions)
+            changes["instructions"] = agent.instructions
         if not resumed:
-            checkpoint = checkpoint.but(fingerprint=now)
+            changes["fingerprint"] = now
             if checkpoint.run_config is not None or callable(self._agent.provider):
-                checkpoint = checkpoint.but(run_config={**(checkpoint.run_config or {}), "model": agent.provider.name})
-        self._checkpoint = checkpoint
+                changes["run_config"] = {**(checkpoint.run_config or {}), "model": agent.provider.name}
+        if changes:
+            await self._place.save(lambda newest: newest.but(**changes), write=False)
 
     def _compare(self, found: AgentDrift | None, *, error: bool) -> None:
         """Tell what is not as it was, and whose native parts of earlier turns are left out from now on."""
@@ -164,21 +169,22 @@ class Loop:
         if found is None or policy == "ignore":
             return
         if error and policy == "error":
-            raise AgentDriftError(self._checkpoint.session_id, found.in_words())
-        _log.warning("Session %r resumes with another agent: %s.", self._checkpoint.session_id, found.in_words())
+            raise AgentDriftError(self._place.root.session_id, found.in_words())
+        _log.warning("Session %r resumes with another agent: %s.", self._place.root.session_id, found.in_words())
         self._emit(found)
 
-    async def _in_time(self, least: float, act: Callable[..., Awaitable[None]], *arguments: Any) -> FinishReason | None:
+    async def _in_time(
+        self, least: float, act: Callable[..., Awaitable[T | None]], *arguments: Any
+    ) -> T | FinishReason | None:
         """Act, unless too little time is left; cut the act off when the time is up, and say so."""
         left = self._bounds.remaining()
         if left < least:
             return FinishReason.DEADLINE
         if left == math.inf:
-            await act(*arguments)
-            return None
-        with anyio.move_on_after(left) as scope:
-            await act(*arguments)
-        return FinishReason.DEADLINE if scope.cancelled_caught else None
+            return await act(*arguments)
+        with anyio.move_on_after(left):
+            return await act(*arguments)
+        return FinishReason.DEADLINE
 
     async def _compact_and_call_model(self) -> FinishReason | None:
         least = self._bounds.min_model_seconds
@@ -191,7 +197,7 @@ class Loop:
     async def _compact(self) -> None:
         before = self._checkpoint
         if (compacted := await self._compactor.compacted(before, self._signal)) is not None:
-            await self._save(compacted)
+            await self._save(lambda _: compacted)
             self._compactor.told(before, compacted)
 
     async def _call_model(self) -> None:
@@ -211,7 +217,8 @@ class Loop:
         if turn is None:
             return  # aborted: nothing was recorded, and the loop says so
         turn = await asked(self._agent.hooks.after_model, request, turn) or turn
-        await self._save(self._after(before, turn))
+        after = self._after(before, turn)
+        await self._save(lambda _: after, write=not (self._is_child and after.status is Status.FINISHED))
 
     async def _answer(self, request: ModelRequest) -> ModelTurn | None:
         if self._caller_signal is None:
@@ -247,93 +254,83 @@ class Loop:
         limits = (tool.timeout.total_seconds() for tool in known if tool is not None and tool.timeout is not None)
         return max(limits, default=MIN_TOOL_SECONDS)
 
-    async def _run_calls(self, calls: Sequence[ToolCall]) -> None:
+    async def _run_calls(self, calls: Sequence[ToolCall]) -> Ask | FinishReason | None:
         agent, checkpoint = self._agent, self._checkpoint
         gate = Gate(
             tools=self._resolved.toolset,
             decisions=checkpoint.decisions,
             started=checkpoint.started,
+            at_work=checkpoint.suspended.keys(),
             context=self._context,
             hooks=agent.hooks,
         )
-        if (ask := await run_calls(calls, gate, self, self._terms)) is not None:
-            with anyio.CancelScope(shield=True):
-                await self._pause(ask)
+        return await run_calls(calls, gate, self, self._terms)
 
     async def begin(self, call_ids: Sequence[str]) -> None:
         """Name the calls that must not silently run twice, before they start."""
-        await self._save(transitions.begun(self._checkpoint, call_ids))
+        await self._save(lambda newest: transitions.begun(newest, call_ids))
 
     async def settle(self, results: Sequence[ToolMessage]) -> None:
-        await self._save(settle(self._checkpoint, results))
+        await self._save(lambda newest: settle(newest, results))
 
-    async def _pause(self, ask: Ask) -> None:
-        """Write the approval, then the checkpoint that names it: never a checkpoint that names a missing approval.
-
-        A run without a session has no other place for its checkpoint than the approval's record.
-        """
-        checkpoint = self._checkpoint
-        if self._approvals is None:
-            raise ConfigurationError(f"Tool {ask.tool.name!r} needs an approval: run with a store.")
-        id = approval_id(
-            session_id=checkpoint.session_id, run_id=checkpoint.run_id, call_id=ask.call.id, pause=checkpoint.pauses
+    async def _delegate(
+        self, start: Ready, tool: SubAgent, ending: Callable[[], bool]
+    ) -> ToolMessage | Ask | FinishReason:
+        """Run the agent of a call, from its state if it was at work before."""
+        call, path = start.call, (*self._around.path, self._agent.name)
+        agent = in_charge(tool.agent, self._agent, self._resolved)
+        check_depth((*path, agent.name), (), max_depth=self._max_depth)
+        if call.id not in self._checkpoint.suspended:
+            child = new_child(self._checkpoint, agent=agent.name, task=start.arguments["task"], now=agent.clock())
+            await self._save(lambda newest: with_child(newest, call.id, child), write=False)
+        place = ChildPlace(self._place, call.id, self._save)
+        loop = Loop(
+            agent,
+            await agent.resolve(context_of(place.checkpoint, root=place.root)),
+            place,
+            emit=self._emit.inside(agent.name),
+            bounds=self._bounds,
+            watch=Watch(signal=self._signal, check=self._check),
+            around=Around(
+                path=path,
+                max_depth=self._max_depth,
+                ending=lambda: ending() or self._around.ending(),
+                over_budget=lambda: self._around.over_budget() or over_budget(self._checkpoint, self._limits),
+            ),
         )
-        request = transitions.request_for(checkpoint, ask, now=self._agent.clock())
-        paused = transitions.paused(checkpoint, id, ask.call)
-        if self._store is None:
-            request = request.but(snapshot=paused)
-        await cross(self._approvals.request, id, request)
-        await self._save(paused)
-        self._emit(ApprovalRequested(approval_id=id, tool_call_id=ask.call.id, tool_name=ask.tool.name))
+        try:
+            left = await loop.run()
+        except ProviderError as error:
+            if error.code not in POISON:
+                raise
+            return error_result(call, "execution", f"Agent {agent.name!r} cannot go on: {error}", code=error.code)
+        why = FinishReason.AWAITING_APPROVAL if isinstance(left, Ask) else left or place.checkpoint.finish_reason
+        self._emit.inside(agent.name)(RunDone(finish_reason=why or FinishReason.STOP))
+        if isinstance(left, Ask):
+            return replace(left, within=(call.id, *left.within), path=(agent.name, *left.path))
+        return left or result_of_task(call, agent, place.checkpoint)
 
     def _context(self, call: ToolCall, grant: ApprovalGrant | None) -> ToolContext:
-        checkpoint = self._checkpoint
+        root = self._place.root
         return ToolContext(
             tool_call_id=call.id,
-            session_id=checkpoint.session_id,
-            run_id=checkpoint.run_id,
-            step=checkpoint.step,
+            session_id=root.session_id,
+            run_id=root.run_id,
+            path=(*self._around.path, self._agent.name),
+            step=self._checkpoint.step,
             approval=grant,
-            business_state=checkpoint.business_state,
-            run_context=(checkpoint.run_config or {}).get("context"),
+            business_state=root.business_state,
+            run_context=(root.run_config or {}).get("context"),
             signal=self._signal,
             remaining=self._bounds.remaining,
         )
 
-    async def _stop(self, reason: FinishReason) -> None:
-        """Leave the run in progress, and say why. Aborted, its open calls are closed; out of time, they stay open.
+    async def _finish(self, reason: FinishReason) -> None:
+        await self._save(lambda newest: transitions.finished(newest, reason), write=not self._is_child)
 
-        Saying the same again makes no save: slices that get nowhere are counted by the revision that they start from.
-        """
-        aborted = reason is FinishReason.ABORTED
-        stopped = transitions.aborted(self._checkpoint) if aborted else self._checkpoint.but(finish_reason=reason)
-        if self._saved is not None and stopped == self._saved:
-            self._checkpoint = self._saved
-        else:
-            await self._save(stopped)
-
-    async def _note(self, error: DurableError) -> None:
-        """Keep on the checkpoint why the run stopped. A run that has saved nothing yet leaves nothing behind."""
-        if self._saved is not None:
-            failed = LastError(code=error.code, message=str(error), retryable=error.retryable, at=self._agent.clock())
-            await self._save(self._checkpoint.but(last_error=failed))
-
-    async def _save(self, checkpoint: Checkpoint) -> None:
-        """Make this the newest checkpoint, in the store if there is one. A save that fails stops the run."""
-        checkpoint = self._timed(checkpoint)
-        if self._store is None:
-            self._checkpoint = checkpoint
-            return
-        if checkpoint.finish_reason or checkpoint.last_error:  # it may be left here
-            checkpoint = checkpoint.but(consumed=self.consumed())
-        with anyio.CancelScope(shield=True):
-            checkpoint = await save_checkpoint(self._agent, self._store, checkpoint, after=self._saved)
-        self._checkpoint = self._saved = checkpoint
-        self._emit(CheckpointSaved(revision=checkpoint.revision, status=checkpoint.status))
-
-    def consumed(self) -> Capacity:
-        """What the store calls of this run have taken, in this process and in those that carried it on before."""
-        return self._consumed_before + self._tally.consumed()
+    async def _save(self, change: Change, *, write: bool = True) -> None:
+        """Make the changed checkpoint the newest. A save that fails stops the run."""
+        await self._place.save(lambda newest: self._timed(change(newest)), write=write)
 
     def _timed(self, checkpoint: Checkpoint) -> Checkpoint:
         """Count the time that is worked on a run whose time is bounded; while it sleeps nobody counts."""

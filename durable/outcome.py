@@ -36,16 +36,14 @@ class RunResult:
 
 def result_of(checkpoint: Checkpoint, *, output: TypeAdapter[Any] | None = None) -> RunResult:
     """The result that a stored checkpoint stands for."""
-    last = checkpoint.messages[-1] if checkpoint.messages else None
-    finished = checkpoint.status is Status.FINISHED
     turns = [m for m in checkpoint.messages if isinstance(m, AssistantMessage)]
-    text = last.content if finished and isinstance(last, AssistantMessage) else ""
+    text = text_of(checkpoint)
     return RunResult(
         session_id=checkpoint.session_id,
         run_id=checkpoint.run_id,
         finish_reason=checkpoint.finish_reason or FinishReason.DEADLINE,
         text=text,
-        output=_validated(output, text) if checkpoint.finish_reason is FinishReason.STOP else None,
+        output=output_of(output, text) if checkpoint.finish_reason is FinishReason.STOP else None,
         steps=checkpoint.step,
         usage=checkpoint.usage,
         tool_calls=sum(len(turn.tool_calls) for turn in turns[len(turns) - checkpoint.step :]),
@@ -56,7 +54,13 @@ def result_of(checkpoint: Checkpoint, *, output: TypeAdapter[Any] | None = None)
     )
 
 
-def _validated(output: TypeAdapter[Any] | None, text: str) -> Any:
+def text_of(checkpoint: Checkpoint) -> str:
+    """The final answer; empty unless the run finished with one."""
+    last = checkpoint.messages[-1] if checkpoint.messages else None
+    return last.content if checkpoint.status is Status.FINISHED and isinstance(last, AssistantMessage) else ""
+
+
+def output_of(output: TypeAdapter[Any] | None, text: str) -> Any:
     """The answer as the output type; None without one, or where today's type does not take a recorded answer."""
     return output.validate_json(text) if output is not None and output_fault(output, text) is None else None
 

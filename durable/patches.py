@@ -121,7 +121,16 @@ def _committed(messages: Sequence[Conversational], finished: Sequence[Conversati
 
 
 def _answered(checkpoint: Checkpoint, patch: PatchedResult) -> Checkpoint:
-    """The result is looked for in the transcript, then among those that wait for their place, then it is recorded."""
+    if (answered := _with_result(checkpoint, patch)) is None:
+        raise InvalidInputError(f"`tool_result`: there is no call {patch.tool_call_id!r} at this step.")
+    return answered
+
+
+def _with_result(checkpoint: Checkpoint, patch: PatchedResult) -> Checkpoint | None:
+    """The result is looked for in the transcript, then among those that wait for their place, then it is recorded.
+
+    So it is in the sub-agents that are at work, where the run itself has no such call.
+    """
     id = patch.tool_call_id
     content = _json(patch.result, "tool_result")
     changed = {"content": content, "parts": (), "is_error": patch.is_error}
@@ -139,7 +148,10 @@ def _answered(checkpoint: Checkpoint, patch: PatchedResult) -> Checkpoint:
         if call.id == id:
             result = ToolMessage(tool_call_id=id, tool_name=call.name, content=content, is_error=patch.is_error)
             return settle(checkpoint, [result])
-    raise InvalidInputError(f"`tool_result`: there is no call {id!r} at this step.")
+    for above, child in checkpoint.suspended.items():
+        if (answered := _with_result(child, patch)) is not None:
+            return checkpoint.but(suspended={**checkpoint.suspended, above: answered})
+    return None
 
 
 def _json(value: object, name: str) -> JsonValue:

@@ -193,9 +193,12 @@ def next_step(checkpoint: Checkpoint, limits: Limits) -> Step:
         return RunCalls(calls)
     if checkpoint.step >= limits.max_steps:
         return Finish(FinishReason.MAX_STEPS)
+    return Finish(FinishReason.BUDGET_EXCEEDED) if over_budget(checkpoint, limits) else CallModel()
+
+
+def over_budget(checkpoint: Checkpoint, limits: Limits) -> bool:
+    """Whether the tokens or the time are used up; those of sub-agents count."""
     spent = checkpoint.usage.input_tokens + checkpoint.usage.output_tokens
     if limits.max_tokens is not None and spent >= limits.max_tokens:
-        return Finish(FinishReason.BUDGET_EXCEEDED)
-    if limits.max_seconds is not None and checkpoint.worked_seconds >= limits.max_seconds:
-        return Finish(FinishReason.BUDGET_EXCEEDED)
-    return CallModel()
+        return True
+    return limits.max_seconds is not None and checkpoint.worked_seconds >= limits.max_seconds

@@ -86,6 +86,14 @@ class Usage(Record):
             output_tokens=self.output_tokens + other.output_tokens,
         )
 
+    def __sub__(self, other: "Usage") -> "Usage":
+        return Usage(
+            model_calls=self.model_calls - other.model_calls,
+            input_tokens=self.input_tokens - other.input_tokens,
+            cached_input_tokens=self.cached_input_tokens - other.cached_input_tokens,
+            output_tokens=self.output_tokens - other.output_tokens,
+        )
+
     def __repr__(self) -> str:
         return f"<Usage calls={self.model_calls} in={self.input_tokens} out={self.output_tokens}>"
 
@@ -140,8 +148,9 @@ class Checkpoint(Record):
     """Everything a run needs to go on in another process, days later.
 
     `results` holds the settled results that wait for an earlier call, by call id; `started` the ids of calls that must
-    not silently run twice and have begun; `queued` the user input held back behind pending calls. `committed` is how
-    many messages the last finished turn left; `step` counts the model turns of this run, `turns` the finished runs.
+    not silently run twice and have begun; `queued` the user input held back behind pending calls; `suspended` the state
+    of each sub-agent at work, by the id of the call that runs it (see `durable/nesting.py`). `committed` is how many
+    messages the last finished turn left; `step` counts the model turns of this run, `turns` the finished runs.
     `worked_seconds` is the time spent on this run where the agent bounds it, `output_retries` how often the model was
     told that its final answer does not validate. `consumed` is what the run's store calls had taken when it was last
     left: each call that carries the run on adds its own, but for the save that tells so. `began_at` is when the run
@@ -167,7 +176,7 @@ class Checkpoint(Record):
     decisions: dict[str, Decision] = Field(default_factory=dict[str, Decision])
     fingerprint: dict[str, JsonValue] | None = None
     run_config: dict[str, JsonValue] | None = None
-    suspended: dict[str, JsonValue] = Field(default_factory=dict[str, JsonValue])
+    suspended: dict[str, "Checkpoint"] = Field(default_factory=dict[str, "Checkpoint"])
     turns: int = 0
     committed: int = 0
     requests: dict[str, AcceptedRequest] = Field(default_factory=dict[str, AcceptedRequest])

@@ -8,18 +8,16 @@ from durable.counting import counted
 from durable.crossing import cross, save_checkpoint
 from durable.definition import AgentDefinition
 from durable.errors import (
-    AgentDriftError,
     ApprovalClosedError,
     ApprovalNotFoundError,
     SessionAwaitingApprovalError,
     SessionNotFoundError,
 )
 from durable.executor import run_to_pause
-from durable.fingerprint import drift, fingerprint
 from durable.outcome import RunResult, result_of
 from durable.ports import Store
 from durable.records import Checkpoint, Decision, FinishReason, Status, check_session_id
-from durable.resolving import check_tools, resolve
+from durable.resolving import check_agents
 
 
 async def resume_after_approval(
@@ -56,7 +54,7 @@ async def _resumed(agent: AgentDefinition, id: str, store: Store, bounds: Bounds
             raise SessionAwaitingApprovalError(session_id, id)
         stops = approval.halts or approval.status is ApprovalStatus.CANCELLED
         if not stops:
-            await _check_agent(agent, checkpoint)
+            await check_agents(agent, checkpoint)
         checkpoint = await save_checkpoint(agent, store, applied(approval, decision, checkpoint), after=checkpoint)
     if decision is not None:
         await cross(mark_applied, approval, approvals=store.approvals, now=agent.clock())
@@ -77,7 +75,7 @@ async def _resumed_from_record(
     decision = approval.decision
     if decision is None:
         raise SessionAwaitingApprovalError(checkpoint.session_id, approval.id)
-    await _check_agent(agent, checkpoint)
+    await check_agents(agent, checkpoint)
     if approval.applied or await cross(store.approvals.append, Applied(at=agent.clock()), after=approval) is None:
         raise ApprovalClosedError(approval.id, "applied")
     checkpoint = applied(approval, decision, checkpoint)
@@ -97,14 +95,4 @@ def applied(approval: Approval, decision: Decision, checkpoint: Checkpoint) -> C
     stopped = checkpoint.but(decisions={**checkpoint.decisions, call_id: decision})
     if approval.status is ApprovalStatus.CANCELLED:
         return transitions.aborted(stopped)
-    return transitions.halted(stopped) if approval.halts else with_decision(checkpoint, decision, call_id)
-
-
-async def _check_agent(agent: AgentDefinition, checkpoint: Checkpoint) -> None:
-    """Refuse before anything is written what the run itself would refuse after it."""
-    resolved = await resolve(agent, checkpoint)
-    check_tools(checkpoint, resolved)
-    if agent.on_agent_drift == "error":
-        now = fingerprint(model=resolved.provider.name, tools=resolved.specs, instructions=resolved.instructions)
-        if (found := drift(checkpoint.fingerprint, now)) is not None:
-            raise AgentDriftError(checkpoint.session_id, found.in_words())
+    return transitions.halted(stopped) if approval.halts else with_decision(checkpoint, decision, approval.request)

@@ -53,6 +53,7 @@ class ToolContext:
     """What a tool may ask for, by a parameter of this type.
 
     `tool_call_id` is the same when the call is run again after a crash: use it as the idempotency key of side effects.
+    `path` names the agents from the outermost one to the one whose tool this is, and `step` counts that one's turns.
     `remaining` gives the seconds that are left for this call (infinity when nothing bounds it). `signal` is set when
     the run is to stop: a tool that ends soon after keeps its result. `run_context` is what the caller gave with the
     input.
@@ -62,6 +63,7 @@ class ToolContext:
     session_id: str | None
     run_id: str
     step: int
+    path: tuple[str, ...] = ()
     approval: ApprovalGrant | None = None
     business_state: JsonValue = field(default=None, repr=False)
     run_context: JsonValue = field(default=None, repr=False)

@@ -52,7 +52,8 @@ def pending_calls(checkpoint: Checkpoint) -> tuple[ToolCall, ...]:
 def settle(checkpoint: Checkpoint, results: Sequence[ToolMessage]) -> Checkpoint:
     """Record results by call id; those that are next in call order join the transcript.
 
-    When the last call of the turn is answered, the input that was held back follows.
+    When the last call of the turn is answered, the input that was held back follows. The state of an agent whose call
+    has its result goes.
     """
     waiting = {**checkpoint.results, **{result.tool_call_id: result for result in results}}
     turn, answered = open_turn(checkpoint.messages)
@@ -64,11 +65,15 @@ def settle(checkpoint: Checkpoint, results: Sequence[ToolMessage]) -> Checkpoint
         messages.append(waiting.pop(call.id))
         answered += 1
     done = turn is None or answered == len(turn.tool_calls)
+    settled = _ids(results, waiting)
     return checkpoint.but(
         messages=(*messages, *checkpoint.queued) if done else tuple(messages),
         queued=() if done else checkpoint.queued,
         results=waiting,
-        started=tuple(call_id for call_id in checkpoint.started if call_id not in _ids(results, waiting)),
+        started=tuple(call_id for call_id in checkpoint.started if call_id not in settled),
+        suspended={call_id: state for call_id, state in checkpoint.suspended.items() if call_id not in settled}
+        if checkpoint.suspended
+        else checkpoint.suspended,
     )
 
 

@@ -5,7 +5,8 @@ from datetime import datetime, timedelta
 
 from durable.approval_stream import Requested
 from durable.gate import Ask
-from durable.messages import AssistantMessage, ToolCall, UserMessage
+from durable.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
+from durable.nesting import inside
 from durable.records import Checkpoint, FinishReason, Status, Usage
 from durable.results import approval_digest, error_result
 from durable.transcript import answered_part, pending_calls, settle
@@ -42,14 +43,17 @@ def begun(checkpoint: Checkpoint, call_ids: Sequence[str]) -> Checkpoint:
     return checkpoint.but(started=(*checkpoint.started, *call_ids))
 
 
-def paused(checkpoint: Checkpoint, approval_id: str, call: ToolCall) -> Checkpoint:
+def paused(checkpoint: Checkpoint, approval_id: str, ask: Ask) -> Checkpoint:
     """The run waits for a human to decide about the call. An earlier decision about it is used up."""
-    return checkpoint.but(
+
+    def unused(asking: Checkpoint) -> Checkpoint:
+        return asking.but(decisions={key: made for key, made in asking.decisions.items() if key != ask.call.id})
+
+    return inside(checkpoint, ask.within, unused).but(
         status=Status.AWAITING_APPROVAL,
         finish_reason=FinishReason.AWAITING_APPROVAL,
         approval_id=approval_id,
         pauses=checkpoint.pauses + 1,
-        decisions={key: made for key, made in checkpoint.decisions.items() if key != call.id},
     )
 
 
@@ -70,12 +74,17 @@ def halted(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _closed(checkpoint: Checkpoint, reason: str) -> Checkpoint:
-    results = [
-        error_result(call, "unknown-outcome", "The run was interrupted while the call ran, and then stopped.")
-        if call.id in checkpoint.started
-        else error_result(call, "not-run", reason)
-        for call in pending_calls(checkpoint)
-    ]
+    def result(call: ToolCall) -> ToolMessage:
+        if call.id in checkpoint.started:
+            return error_result(
+                call, "unknown-outcome", "The run was interrupted while the call ran, and then stopped."
+            )
+        if (child := checkpoint.suspended.get(call.id)) is not None and child.step:
+            text = f"The run was stopped while agent {child.agent!r} was at work; what it had done stands."
+            return error_result(call, "unknown-outcome", text)
+        return error_result(call, "not-run", reason)
+
+    results = [result(call) for call in pending_calls(checkpoint)]
     return settle(checkpoint, results) if results else checkpoint
 
 
@@ -105,6 +114,8 @@ def request_for(checkpoint: Checkpoint, ask: Ask, *, now: datetime) -> Requested
         session_id=checkpoint.session_id,
         run_id=checkpoint.run_id,
         agent=checkpoint.agent,
+        path=(checkpoint.agent, *ask.path) if ask.path else (),
+        within=ask.within,
         call_id=ask.call.id,
         tool_name=ask.tool.name,
         arguments=ask.arguments,

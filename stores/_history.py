@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from durable.ports import Entry, HistoryEntry
-from stores._log import Replay
+from stores._replay import Replay
 from stores._streams import Behind, gap_in, is_fresh
 
 

@@ -6,50 +6,54 @@ A *reset* or *base* entry holds a whole checkpoint, a *delta* entry what is new 
     {"v": 1, "fields": {field: value, …},               small fields that changed
              "messages": [message | reference, …],      added at the end
              "queued": [message | reference, …],        the whole list, when it changed
-             "keys": {field: {"gone": [key, …], "set": {key: value, …}}, …}}
+             "keys": {field: {"gone": [key, …], "set": {key: value, …}, "in": {key: what is new, …}}, …}}
 
 A message that only moves, out of `results` or `queued`, is written as a reference to where it was before:
 `{"result": call id}` or `{"queued": index}`. So a large tool result is written once in its life. `revision` and
-`updated_at` are the entry's own. Bytes grow with what is new, and a replay is linear in what was written.
+`updated_at` are the entry's own.
+
+The state of a sub-agent is written alike: whole when it is new, and then, under `in`, what is new in it. Bytes grow
+with what is new, and a replay is linear in what was written.
 """
 
 from collections.abc import Mapping, Sequence
 from operator import is_
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel
 
 from durable.errors import RecordFormatError
 from durable.messages import Conversational, ToolMessage, UserMessage
-from durable.ports import Entry
-from durable.records import Checkpoint, upgrade
-from stores._json import from_body, same, to_body, to_plain
-from stores._streams import WHOLE
+from durable.records import Checkpoint
+from stores._json import same, to_body, to_plain
 
 _OF_ENTRY: Final = frozenset({"v", "revision", "updated_at"})
 _KEYED: Final = ("results", "decisions", "requests", "suspended")
-_SMALL: Final = tuple(
-    name for name in Checkpoint.model_fields if name not in {*_OF_ENTRY, *_KEYED, "messages", "queued"}
+_SMALL_OF_CHILD: Final = tuple(
+    name for name in Checkpoint.model_fields if name not in {"v", *_KEYED, "messages", "queued"}
 )
+_SMALL: Final = tuple(name for name in _SMALL_OF_CHILD if name not in _OF_ENTRY)
 _DEFAULTS: Final[Mapping[str, Any]] = {
     name: default.model_dump(exclude_defaults=True) if isinstance(default, BaseModel) else default
     for name, field in Checkpoint.model_fields.items()
-    if name in _SMALL and not field.is_required()
+    if name in _SMALL_OF_CHILD and not field.is_required()
     for default in [field.get_default(call_default_factory=True)]
 }
-
-_messages: TypeAdapter[list[Conversational]] = TypeAdapter(list[Annotated[Conversational, Field(discriminator="role")]])
 
 
 def reset_body(checkpoint: Checkpoint) -> bytes:
     """Give the body of a reset entry. A value that is not JSON is `RecordFormatError`, which names the field."""
-    whole = _plain_fields(checkpoint, _SMALL)
+    return to_body({"checkpoint": _whole(checkpoint, _SMALL)})
+
+
+def _whole(checkpoint: Checkpoint, small: Sequence[str]) -> dict[str, Any]:
+    whole = _plain_fields(checkpoint, small)
     for name in _KEYED:
         if items := getattr(checkpoint, name):
             whole[name] = {key: _plain_item(checkpoint, name, key) for key in items}
     whole["messages"] = [_plain_message(message, "messages") for message in checkpoint.messages]
     whole["queued"] = [_plain_message(message, "queued") for message in checkpoint.queued]
-    return to_body({"checkpoint": whole})
+    return whole
 
 
 def delta_body(checkpoint: Checkpoint, after: Checkpoint) -> bytes | None:
@@ -57,11 +61,17 @@ def delta_body(checkpoint: Checkpoint, after: Checkpoint) -> bytes | None:
 
     What is new is found by comparing: the values in `after` must not have been changed in place.
     """
+    new = _new(checkpoint, after, _SMALL)
+    return None if new is None else to_body(new)
+
+
+def _new(checkpoint: Checkpoint, after: Checkpoint, small: Sequence[str]) -> dict[str, Any] | None:
+    """Give what is new in a checkpoint, or None when it does not go on from `after`."""
     if not _extends(checkpoint.messages, after.messages):
         return None
     content: dict[str, Any] = {}
     now, before = vars(checkpoint), vars(after)
-    changed = [name for name in _SMALL if now[name] is not before[name] and not same(now[name], before[name])]
+    changed = [name for name in small if now[name] is not before[name] and not same(now[name], before[name])]
     if changed:
         plain = _plain_fields(checkpoint, changed)
         content["fields"] = {name: plain[name] if name in plain else _DEFAULTS[name] for name in changed}
@@ -74,73 +84,7 @@ def delta_body(checkpoint: Checkpoint, after: Checkpoint) -> bytes | None:
     keys = {name: _keyed_delta(checkpoint, after, name) for name in _KEYED}
     if keys := {name: delta for name, delta in keys.items() if delta}:
         content["keys"] = keys
-    return to_body(content)
-
-
-class Replay:
-    """Folds the entries of one stream, in order from a reset, into checkpoints.
-
-    Each message is parsed once, however many checkpoints are taken on the way. Checkpoints share their messages,
-    which are frozen, and nothing else.
-    """
-
-    def __init__(self, stream: str) -> None:
-        self._stream = stream
-        self._entry: Entry | None = None
-        self._fields: dict[str, Any] = {}
-        self._messages: list[Conversational] = []
-        self._unparsed: list[dict[str, Any]] = []
-
-    def apply(self, entry: Entry) -> None:
-        """Take the next entry: a reset starts over, a delta adds, a cleared one changes nothing."""
-        whole = entry.kind in WHOLE
-        content = from_body(entry.body, self._name(entry), oldest=0 if whole else 1)
-        self._entry = entry
-        try:
-            if whole:
-                self._fields = upgrade({"v": content.get("v", 0), **content["checkpoint"]})
-                self._messages = []
-                self._unparsed = self._fields.pop("messages")
-            elif entry.kind == "delta":
-                self._add(content)
-        except (KeyError, IndexError, TypeError, AttributeError) as error:
-            raise RecordFormatError(self._name(entry), "does not fit the entries before it: it is damaged") from error
-
-    def checkpoint(self) -> Checkpoint:
-        """Give the checkpoint as of the entry applied last."""
-        if self._entry is None:
-            raise RecordFormatError(self._stream, "has no entries")
-        own = {"revision": self._entry.revision, "updated_at": self._entry.written_at}
-        try:
-            self._messages += _messages.validate_python(self._unparsed)
-            self._unparsed = []
-            checkpoint = Checkpoint.model_validate({**self._fields, **own})
-        except ValidationError as error:
-            places = sorted({".".join(map(str, flaw["loc"])) for flaw in error.errors(include_input=False)})
-            # The cause shows the values, which no error may.
-            raise RecordFormatError(self._name(self._entry), f"is damaged at {', '.join(places[:3])}") from None
-        return checkpoint.but(messages=tuple(self._messages))
-
-    def _add(self, content: Mapping[str, Any]) -> None:
-        results: Mapping[str, Any] = self._fields.get("results", {})
-        queued: Sequence[Any] = self._fields.get("queued", ())
-
-        def resolve(item: dict[str, Any]) -> dict[str, Any]:
-            if "role" in item:
-                return item
-            return results[item["result"]] if "result" in item else queued[item["queued"]]
-
-        self._unparsed += map(resolve, content.get("messages", ()))
-        if "queued" in content:
-            self._fields["queued"] = [resolve(item) for item in content["queued"]]
-        self._fields.update(content.get("fields", {}))
-        for name, delta in content.get("keys", {}).items():
-            gone = set(delta.get("gone", ()))
-            kept = {key: value for key, value in self._fields.get(name, {}).items() if key not in gone}
-            self._fields[name] = kept | delta.get("set", {})
-
-    def _name(self, entry: Entry) -> str:
-        return f"{self._stream!r} revision {entry.revision}"
+    return content
 
 
 def _plain_fields(checkpoint: Checkpoint, names: Sequence[str]) -> dict[str, Any]:
@@ -158,6 +102,8 @@ def _plain_item(checkpoint: Checkpoint, name: str, key: str) -> Any:
     item = getattr(checkpoint, name)[key]
     if isinstance(item, ToolMessage):
         return _plain_message(item, name)
+    if isinstance(item, Checkpoint):
+        return _whole(item, _SMALL_OF_CHILD)
     return to_plain(checkpoint, name, only={name: {key}})[name][key]
 
 
@@ -192,9 +138,15 @@ def _keyed_delta(checkpoint: Checkpoint, after: Checkpoint, name: str) -> dict[s
     if now is before or not (now or before):
         return None
     gone = [key for key in before if key not in now]
-    new = [key for key, item in now.items() if key not in before or not same(item, before[key])]
     kept = [key for key in before if key in now]
+    inside: dict[str, Any] = {}
+    if name == "suspended":
+        grown = {key: _new(now[key], before[key], _SMALL_OF_CHILD) for key in kept if now[key] is not before[key]}
+        new = [key for key in now if key not in before or (key in grown and grown[key] is None)]
+        inside = {key: delta for key, delta in grown.items() if delta}
+    else:
+        new = [key for key, item in now.items() if key not in before or not same(item, before[key])]
     if [*kept, *(key for key in new if key not in before)] != list(now):  # the order changed: all anew
-        gone, new = list(before), list(now)
-    delta = {"gone": gone, "set": {key: _plain_item(checkpoint, name, key) for key in new}}
+        gone, new, inside = list(before), list(now), {}
+    delta = {"gone": gone, "set": {key: _plain_item(checkpoint, name, key) for key in new}, "in": inside}
     return {part: value for part, value in delta.items() if value} or None

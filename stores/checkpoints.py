@@ -10,8 +10,9 @@ from durable.ports import Clock, Entry, EntryKind, Head, HistoryEntry, IdFactory
 from durable.records import Checkpoint, Status, check_session_id
 from stores import _bases, _history
 from stores._json import to_body
-from stores._log import Replay, delta_body, reset_body
+from stores._log import delta_body, reset_body
 from stores._places import Place, Places
+from stores._replay import Replay
 from stores._streams import (
     DELETED,
     LONG_AGO,

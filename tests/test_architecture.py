@@ -185,6 +185,7 @@ PURE = {
     "transcript": {"messages", "ports", "records"},
     "plan": {"errors", "messages", "records", "transcript"},
     "fingerprint": {"definition", "events", "ports", "records"},
+    "nesting": {"messages", "records"},
     "patches": {"errors", "messages", "records", "tools", "transcript"},
     "trajectory": {"messages", "records"},
     "rendering": {"trajectory"},

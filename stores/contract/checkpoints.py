@@ -15,6 +15,17 @@ from durable.records import AcceptedRequest, Checkpoint, Decision, FinishReason,
 from stores.contract.backend import START, TTL, Opened, Subject
 from stores.contract.samples import AWKWARD_IDS, JSON_KINDS, NATIVE_TURN, checkpoint, result, turn, with_messages
 
+CHILD = checkpoint(
+    None,
+    UserMessage(content="Look it up."),
+    turn("c7"),
+    run_id="",
+    agent="child",
+    step=1,
+    results={"c8": result("c8")},
+    suspended={"c7": checkpoint(None, UserMessage(content="Deeper."), agent="grandchild", run_id="")},
+)
+
 FULL = checkpoint(
     "s",
     UserMessage(content="Ünïcødé 🦔 \u2028 \x00"),
@@ -33,7 +44,7 @@ FULL = checkpoint(
     decisions={"c0": Decision(approval_id="ap0", approved=True, args={"a": None}, decided_at=START)},
     fingerprint={"version": 1, "model": "m", "tools": {"weather": "00ff"}},
     run_config={"max_steps": 5},
-    suspended={"c6": {"agent": "child", "messages": []}},
+    suspended={"c6": CHILD},
     turns=2,
     committed=3,
     requests={f"k{n}": AcceptedRequest(digest="d", run_id="r", finish_reason=FinishReason.STOP) for n in range(100)},
@@ -71,6 +82,7 @@ def test_changes_are_loaded_as_saved(backend: Subject, store: Opened) -> None:
         lambda c: c.but(queued=(UserMessage(content="one"), UserMessage(content="two"))),
         lambda c: with_messages(c.but(queued=c.queued[1:]), c.queued[0]),
         lambda c: c.but(decisions=FULL.decisions, suspended=FULL.suspended, requests=FULL.requests),
+        lambda c: c.but(suspended={"c6": with_messages(CHILD, result("c7"), suspended={}, step=2)}),
         lambda c: c.but(suspended={}, requests=dict(list(FULL.requests.items())[1:]) | {"new": FULL.requests["k0"]}),
         lambda c: with_messages(c, AssistantMessage(content="Bye"), status=Status.FINISHED, business_state=None),
         lambda c: c.but(messages=c.messages[-1:], committed=1),

@@ -59,7 +59,7 @@ def entry(revision: int, body: bytes = b"{}", *, kind: EntryKind = "delta", save
     )
 
 
-def checkpoint(session_id: str = "s", *messages: Conversational, **fields: object) -> Checkpoint:
+def checkpoint(session_id: str | None = "s", *messages: Conversational, **fields: object) -> Checkpoint:
     first = messages or (UserMessage(content="What is the weather in Oslo?"),)
     new = Checkpoint(
         session_id=session_id, agent="weather", run_id="r1", messages=first, created_at=START, updated_at=START

@@ -12,6 +12,7 @@ from durable import (
     Checkpoint,
     CheckpointNotFoundError,
     ConfigurationError,
+    Decision,
     FinishReason,
     InvalidSessionIdError,
     Patch,
@@ -24,7 +25,7 @@ from durable import (
 )
 from durable.fork import KEPT, default_id
 from durable.providers.scripted import Answer
-from tests.support.runs import Clock, Stores, fresh_agent, memory_store, numbered, run, tool
+from tests.support.runs import START, Clock, Stores, fresh_agent, memory_store, numbered, run, tool
 
 PLAN: list[Answer] = [
     [("look", {"what": "a"}), ("look", {"what": "b"})],
@@ -254,16 +255,20 @@ def test_a_fork_keeps_its_run_and_drops_its_requests_and_decisions() -> None:
 
 
 def test_a_paused_sub_agent_is_forked_without_its_approval() -> None:
-    """A nested checkpoint keeps its transcript and loses approval, decisions and pauses, at every depth."""
-    inner = {"approval_id": "apr_2", "messages": [], "decisions": {"c": {}}, "suspended": {}}
-    nested = {"approval_id": "apr_1", "status": "awaiting-approval", "pauses": 3, "step": 2, "suspended": {"c": inner}}
+    """The state of a sub-agent is kept, without what was decided in it, at every depth."""
+    decision = Decision(approval_id="apr_1", approved=True, decided_at=START)
+    inner = child("inner", decisions={"c": decision})
+    nested = child("outer", decisions={"b": decision}, step=2, suspended={"c": inner})
     desk = Desk(PAID)
     desk.send()
     stored = desk.stored()
     desk.store.checkpoints.save(stored.but(suspended={"call": nested}), after=stored)
-    kept: Any = desk.fork(from_step=2).checkpoint.suspended["call"]
-    assert (kept["approval_id"], kept["status"], kept["pauses"], kept["step"]) == (None, "in-progress", 0, 2)
-    assert kept["suspended"]["c"] == {"approval_id": None, "messages": [], "decisions": {}, "suspended": {}}
+    kept = desk.fork(from_step=2).checkpoint.suspended["call"]
+    assert kept == nested.but(decisions={}, suspended={"c": inner.but(decisions={})})
+
+
+def child(agent: str, **fields: Any) -> Checkpoint:
+    return Checkpoint(session_id=None, run_id="", agent=agent, created_at=START, updated_at=START, **fields)
 
 
 # --- approvals -------------------------------------------------------------------------------------------------------

@@ -13,6 +13,8 @@ from durable.patches import patched
 from durable.transcript import first_fault, pending_calls
 from tests.support.transcripts import calls, checkpoint, finished, gives, json_values, open_checkpoints, says, user
 
+AT_WORK = checkpoint(user("a task"), calls("deep"), agent="below")
+
 
 def result(call_id: str, value: Any, **more: Any) -> Patch:
     return Patch(tool_result=PatchedResult(call_id, value, **more))
@@ -38,6 +40,15 @@ def test_a_result_that_waits_for_its_place_is_replaced_there() -> None:
     assert (after.messages, after.results) == (stored.messages, {"b": gives("b", 7)})
 
 
+def test_a_call_of_a_sub_agent_is_given_a_result() -> None:
+    """A call that a sub-agent waits for, at any depth, gets its result there."""
+    middle = checkpoint(user("a task"), calls("b"), agent="middle", suspended={"b": AT_WORK})
+    stored = checkpoint(user("hi"), calls("a"), suspended={"a": middle})
+    after = patched(stored, result("deep", 7))
+    assert after.suspended["a"].suspended["b"].messages == (*AT_WORK.messages, gives("deep", 7))
+    assert (after.messages, after.suspended["a"].messages) == (stored.messages, middle.messages)
+
+
 def test_a_call_without_a_result_is_given_one() -> None:
     """It is recorded as if the call had given it, and what waited behind it follows, held back input included."""
     stored = checkpoint(user("hi"), calls("a", "b"), results={"b": gives("b")}, queued=(user("and?"),))
@@ -49,9 +60,11 @@ def test_a_call_without_a_result_is_given_one() -> None:
 @pytest.mark.parametrize("settled", [(), (gives("a"),)])
 def test_a_patched_call_has_not_begun(settled: Sequence[Any]) -> None:
     """It leaves the calls that had begun, and a sub-agent that was paused in it is gone."""
-    stored = checkpoint(user("hi"), calls("a", "b"), *settled, started=("a", "b"), suspended={"a": {}, "b": {}})
+    stored = checkpoint(
+        user("hi"), calls("a", "b"), *settled, started=("a", "b"), suspended={"a": AT_WORK, "b": AT_WORK}
+    )
     after = patched(stored, result("a", "x"))
-    assert (after.started, after.suspended) == (("b",), {"b": {}})
+    assert (after.started, after.suspended) == (("b",), {"b": AT_WORK})
 
 
 @pytest.mark.parametrize("call_id", ["", "c", "A"])
@@ -143,7 +156,12 @@ def test_a_transcript_that_no_provider_takes_is_refused(messages: list[Message],
 def test_what_is_known_about_calls_that_are_gone_is_gone() -> None:
     """Results, starts and paused sub-agents of calls that the new transcript does not wait for are dropped."""
     stored = checkpoint(
-        user("hi"), calls("a", "b"), results={"b": gives("b")}, started=("a",), suspended={"a": {}}, queued=(user("x"),)
+        user("hi"),
+        calls("a", "b"),
+        results={"b": gives("b")},
+        started=("a",),
+        suspended={"a": AT_WORK},
+        queued=(user("x"),),
     )
     after = patched(stored, Patch(messages=[user("hi"), calls("c", "b")]))
     assert (after.results, after.started, after.suspended) == ({"b": gives("b")}, (), {})

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from durable.messages import AssistantMessage, Conversational, ToolCall, ToolMessage, UserMessage
 from durable.ports import Entry
 from durable.records import AcceptedRequest, Checkpoint, Decision, FinishReason, LastError, Status, Usage
-from stores import _log
-from stores._log import Replay, delta_body, reset_body
+from stores import _replay
+from stores._log import delta_body, reset_body
+from stores._replay import Replay
 from stores.contract.backend import START
 from stores.contract.samples import checkpoint, result, turn, with_messages
 
@@ -130,7 +131,7 @@ def test_every_message_is_parsed_once(monkeypatch: pytest.MonkeyPatch) -> None:
             parsed += len(messages)
             return self.adapter.validate_python(messages)
 
-    monkeypatch.setattr(_log, "_messages", Counting(_log._messages))
+    monkeypatch.setattr(_replay, "_messages", Counting(_replay._messages))
     held = checkpoint()
     replay = Replay("session/s")
     replay.apply(Entry(0, "reset", 0, "save", START, reset_body(held)))
@@ -179,16 +180,35 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "last_error": st.none() | st.builds(LastError, code=names, message=names, at=st.just(START)),
     "results": st.dictionaries(names, tool_messages, max_size=3),
     "decisions": st.dictionaries(names, decisions, max_size=2),
-    "suspended": st.dictionaries(names, values, max_size=2),
+    "suspended": st.dictionaries(names, st.deferred(lambda: states), max_size=2),
     "requests": st.dictionaries(names, accepted, max_size=3),
     "queued": st.lists(user_messages, max_size=3).map(tuple),
 }
 
 
 @st.composite
+def _states(draw: st.DrawFn) -> Checkpoint:
+    """The state of a sub-agent, which may have others below it."""
+    chosen = draw(st.lists(st.sampled_from(sorted(FIELDS)), max_size=2, unique=True))
+    made = checkpoint(None, *draw(st.lists(messages, max_size=2)), agent=draw(names), run_id="")
+    return made.but(**{name: draw(FIELDS[name]) for name in chosen})
+
+
+states = _states()
+
+
+@st.composite
 def changes(draw: st.DrawFn, now: Checkpoint) -> Checkpoint:
-    """Draw what a run may do next: grow the transcript, also by what waits, change fields, replace the transcript."""
-    match draw(st.sampled_from(["grow", "move", "fields", "keys", "replace"])):
+    """Draw what a run may do next: grow the transcript, also by what waits, change fields, replace the transcript.
+
+    Each of them may as well happen inside a sub-agent, at any depth.
+    """
+    match draw(
+        st.sampled_from(["grow", "move", "fields", "keys", "replace", *(["inside"] * 3 if now.suspended else [])])
+    ):
+        case "inside":
+            key = draw(st.sampled_from(sorted(now.suspended)))
+            return now.but(suspended={**now.suspended, key: draw(changes(now.suspended[key]))})
         case "grow":
             return with_messages(now, *draw(st.lists(messages, max_size=3)))
         case "move":
@@ -227,3 +247,32 @@ def test_a_replay_gives_what_was_saved(data: st.DataObject) -> None:
         held = now
         expected = held.but(revision=len(bodies) - 1)
         assert replayed(bodies).model_dump_json() == expected.model_dump_json()
+
+
+def test_what_a_sub_agent_does_is_written_once() -> None:
+    """Two levels down, 80 steps of 200 bytes each take what they are, and no step is written again with a later one."""
+
+    def lead_of(worker: Checkpoint) -> Checkpoint:
+        return checkpoint(suspended={"c1": checkpoint(None, agent="middle", suspended={"c2": worker})})
+
+    worker = checkpoint(None, agent="worker", business_state="x" * 50_000)
+    held, written = lead_of(worker), [("reset", reset_body(lead_of(worker)))]
+    for step in range(80):
+        worker = with_messages(worker, AssistantMessage(content=f"{step:0>200}"), step=step + 1)
+        now = lead_of(worker)
+        body = delta_body(now, held)
+        assert body is not None
+        assert len(body) < 400
+        written.append(("delta", body))
+        held = now
+    assert replayed(written) == held.but(revision=80)
+
+
+def test_a_sub_agent_that_another_one_replaced_is_written_whole() -> None:
+    """A state that does not go on from the one before is written anew, and the old one is gone."""
+    before = checkpoint(suspended={"c": checkpoint(None, UserMessage(content="one"), agent="a")})
+    after = checkpoint(suspended={"c": checkpoint(None, UserMessage(content="two"), agent="b")})
+    delta = delta_body(after, before)
+    assert content(delta)["keys"]["suspended"]["set"].keys() == {"c"}
+    assert delta is not None
+    assert replayed([("reset", reset_body(before)), ("delta", delta)]) == after.but(revision=1)

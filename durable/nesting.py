@@ -1,0 +1,54 @@
+"""A run with sub-agents is one checkpoint: the state of an agent at work is a part of that of the agent above it.
+
+`Checkpoint.suspended` holds it under the id of the call which runs the agent, from the first thing that the agent does
+until the call has its result. `within` names such calls, from the outermost one inwards: () is the run's own agent.
+Pure.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+
+from durable.messages import UserMessage
+from durable.records import Checkpoint, Decision
+
+
+def new_child(above: Checkpoint, *, agent: str, task: str, now: datetime) -> Checkpoint:
+    """What an agent begins with. The session and the run are those of the whole run, and its context is inherited."""
+    context = (above.run_config or {}).get("context")
+    return Checkpoint(
+        session_id=None,
+        run_id="",
+        agent=agent,
+        queued=(UserMessage(content=task),),
+        run_config=None if context is None else {"context": context},
+        began_at=now,
+        created_at=now,
+        updated_at=now,
+    )
+
+
+def with_child(above: Checkpoint, call_id: str, child: Checkpoint) -> Checkpoint:
+    """The checkpoint with this state of the agent that works for the call. What it used is used by those above, too."""
+    before = above.suspended.get(call_id)
+    used = child.usage if before is None else child.usage - before.usage
+    return above.but(suspended={**above.suspended, call_id: child}, usage=above.usage + used)
+
+
+def inside(checkpoint: Checkpoint, within: Sequence[str], change: Callable[[Checkpoint], Checkpoint]) -> Checkpoint:
+    """The checkpoint with the state of one agent changed."""
+    if not within:
+        return change(checkpoint)
+    child = inside(checkpoint.suspended[within[0]], within[1:], change)
+    return checkpoint.but(suspended={**checkpoint.suspended, within[0]: child})
+
+
+def every_decision(checkpoint: Checkpoint) -> Iterator[Decision]:
+    """What was decided about calls that have no result yet, at any depth."""
+    yield from checkpoint.decisions.values()
+    for child in checkpoint.suspended.values():
+        yield from every_decision(child)
+
+
+def undecided(checkpoint: Checkpoint) -> Checkpoint:
+    """The state of an agent and of those below it, without what was decided: it is asked anew."""
+    return checkpoint.but(decisions={}, suspended={id: undecided(child) for id, child in checkpoint.suspended.items()})
