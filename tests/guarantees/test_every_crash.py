@@ -34,7 +34,7 @@ from durable import (
 from durable.admission import admitted, as_messages, redelivered
 from durable.executor import run_to_pause
 from tests.support.effort import effort
-from tests.support.plans import GATED, RECOVERY, Plan, random_plan
+from tests.support.plans import BELOW, GATED, RECOVERY, Plan, random_plan
 from tests.support.runs import Crash
 from tests.support.worlds import SESSION, Build, Interruption, Process, World, show
 
@@ -68,13 +68,14 @@ def conversation(seed: int) -> Conversation:
     steps = random.choice([1, 2, 2, 2, 3, 3, 4])
     first = random.randint(1, steps)
     lengths = [first, steps - first] if first < steps else [first]
-    plans = tuple(random_plan(random, f"p{n}", length) for n, length in enumerate(lengths))
-    calls = [call for plan in plans for step in plan.steps for call in step]
+    below = BELOW if seed % 3 == 2 else ()
+    plans = tuple(random_plan(random, f"p{n}", length, below=below) for n, length in enumerate(lengths))
+    calls = [call for plan in plans for call in plan.calls if call.plan is None]
     return Conversation(
         seed=seed,
         plans=plans,
         build=Build(
-            missing=frozenset(RECOVERY) - {call.tool for call in calls},
+            missing=frozenset((*RECOVERY, *BELOW)) - {call.tool for plan in plans for call in plan.calls},
             tool_concurrency=random.choice([None, 1, 2]),
         ),
         accepts=random.random() < 0.4,
@@ -222,7 +223,7 @@ def test_there_are_enough_schedules() -> None:
     assert schedules >= AT_LEAST
     plans = [plan for seed in range(CONVERSATIONS) for plan in conversation(seed).plans]
     assert {len(step) for plan in plans for step in plan.steps} == {1, 2, 3, 4}
-    assert {call.tool for plan in plans for step in plan.steps for call in step} == set(RECOVERY)
+    assert {call.tool for plan in plans for call in plan.calls} == {*RECOVERY, *BELOW}
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))

@@ -2,7 +2,7 @@
 
 Clients send, retry, redeliver and interrupt; processes crash, are aborted, run out of time and are overtaken; humans
 approve, reject, edit and come too late; the agent is deployed anew with other tools, another model or other
-instructions. After each step:
+instructions. It hands tasks to a sub-agent, which has one of its own. After each step:
 
     1. what is stored is in order: each call has one result, in call order, and only what is pending is open
     2. what was sent to the model was in order for every protocol, and held everything that was stored
@@ -53,7 +53,7 @@ from durable.admission import admitted, as_messages, recorded_answer, redelivere
 from durable.executor import run_to_pause
 from durable.plan import is_poisoned, run_input
 from tests.support.effort import effort
-from tests.support.plans import FREE, GATED, RECOVERY, Plan, PlannedCall
+from tests.support.plans import BELOW, FREE, GATED, RECOVERY, Plan, PlannedCall
 from tests.support.runs import Crash
 from tests.support.worlds import SESSION, Act, Build, Interruption, Process, World, check_save
 
@@ -71,7 +71,7 @@ REFUSALS = (
 ENDS = (ProviderRequestError, ProviderUnavailableError, PropagatingToolError)
 """Errors that a run ends with; what it did before is kept."""
 
-calls = st.builds(
+own_calls = st.builds(
     PlannedCall,
     tool=st.sampled_from([*FREE, *FREE, *GATED]),
     key=st.just(""),
@@ -80,13 +80,25 @@ calls = st.builds(
     kind=st.sampled_from(["normal"] * 9 + ["invalid", "unknown", "malformed"]),
     id=st.sampled_from([None] * 6 + ["", "same"]),
 )
+troubles = st.sampled_from([None, None, None, "down", "refused"])
+
+
+def with_agents(calls: st.SearchStrategy[PlannedCall], *below: str) -> st.SearchStrategy[PlannedCall]:
+    """Calls, some of which run the first of the agents below, whose calls may run the next."""
+    if not below:
+        return calls
+    task = st.lists(st.lists(with_agents(own_calls, *below[1:]), min_size=1, max_size=2), max_size=2)
+    plan = st.builds(lambda steps, trouble: Plan("", tuple(map(tuple, steps)), trouble), task, troubles)
+    return calls | calls | st.builds(PlannedCall, tool=st.just(below[0]), key=st.just(""), plan=plan)
+
+
+calls = with_agents(own_calls, *BELOW)
 steps = st.lists(st.lists(calls, min_size=1, max_size=4), max_size=3)
 work = st.lists(st.lists(calls, min_size=2, max_size=4), min_size=1, max_size=3)
-troubles = st.sampled_from([None, None, None, "down", "refused"])
 acts: st.SearchStrategy[Act] = st.sampled_from(["crash", "crash", "abort", "deadline", "intrude"])
 interruptions = st.builds(Interruption, st.integers(-1, 8) | st.integers(0, 25), acts)
 perhaps = st.none() | interruptions
-some_tools = st.frozensets(st.sampled_from(sorted(RECOVERY)), max_size=2)
+some_tools = st.frozensets(st.sampled_from([*sorted(RECOVERY), *BELOW]), max_size=2)
 builds = st.builds(
     Build,
     missing=some_tools,
@@ -306,11 +318,7 @@ class Session(RuleBasedStateMachine):
     def new_text(self, steps: Any, trouble: Any = None) -> str:
         name = f"m{self.messages}"
         self.messages += 1
-        named = tuple(
-            tuple(PlannedCall(**{**call.__dict__, "key": f"{name}.{i}.{j}"}) for j, call in enumerate(calls))
-            for i, calls in enumerate(steps)
-        )
-        self.newest = Plan(name, named, trouble).text
+        self.newest = Plan("", tuple(map(tuple, steps)), trouble).named(name).text
         self.said[self.newest] += 1
         return self.newest
 

@@ -2,11 +2,13 @@
 
 Each user message is a plan: the turns that the model answers it with, each a list of calls; when they are used up it
 answers with a text. So the model needs no memory, and a new process answers as the old one would have.
+
+A call may hand a plan on to a sub-agent, whose task it is then.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from random import Random
 from typing import Any, Literal
@@ -34,10 +36,16 @@ RECOVERY = {"note": "rerun", "mail": "report", "ship": "ask", "read": "rerun", "
     "wire": "ask",
 }
 
+BELOW = ("helper", "deputy")
+"""The sub-agents: the lead's, and that one's."""
+
 
 @dataclass(frozen=True)
 class PlannedCall:
-    """One call. `turns` is how many turns of the event loop the tool takes, so calls settle out of order."""
+    """One call. `turns` is how many turns of the event loop the tool takes, so calls settle out of order.
+
+    With a `plan` it runs the agent that is the `tool`.
+    """
 
     tool: str
     key: str
@@ -45,9 +53,12 @@ class PlannedCall:
     fails: bool = False
     kind: Kind = "normal"
     id: str | None = None
+    plan: "Plan | None" = None
 
     def call(self, default_id: str) -> ToolCall:
         arguments: dict[str, Any] = {"key": self.key, "turns": self.turns, "fails": self.fails}
+        if self.plan is not None:
+            arguments = {"task": self.plan.text}
         if self.kind == "invalid":
             arguments["turns"] = "many"
         text = "{" if self.kind == "malformed" else json.dumps(arguments)
@@ -69,13 +80,37 @@ class Plan:
 
     @cached_property
     def text(self) -> str:
-        return json.dumps({"name": self.name, "steps": [[asdict(c) for c in s] for s in self.steps], "t": self.trouble})
+        steps = [[{**asdict(call), "plan": call.plan and call.plan.text} for call in step] for step in self.steps]
+        return json.dumps({"name": self.name, "steps": steps, "t": self.trouble})
+
+    @property
+    def calls(self) -> Iterator[PlannedCall]:
+        """Every call, those of sub-agents after the one that runs them."""
+        for call in (call for step in self.steps for call in step):
+            yield call
+            if call.plan is not None:
+                yield from call.plan.calls
+
+    def named(self, name: str) -> "Plan":
+        """The same plan, in which each piece of work has a key of its own."""
+        steps = tuple(
+            tuple(
+                replace(call, key=key, plan=call.plan and call.plan.named(key))
+                for at, call in enumerate(calls)
+                for key in [f"{name}.{step}.{at}"]
+            )
+            for step, calls in enumerate(self.steps)
+        )
+        return replace(self, name=name, steps=steps)
 
 
 @lru_cache(maxsize=4_096)
 def read_plan(text: str) -> Plan:
     raw = json.loads(text)
-    steps = tuple(tuple(PlannedCall(**call) for call in step) for step in raw["steps"])
+    steps = tuple(
+        tuple(PlannedCall(**{**call, "plan": call["plan"] and read_plan(call["plan"])}) for call in step)
+        for step in raw["steps"]
+    )
     return Plan(raw["name"], steps, raw["t"])
 
 
@@ -116,10 +151,20 @@ def random_call(random: Random, key: str) -> PlannedCall:
     )
 
 
-def random_plan(random: Random, name: str, steps: int) -> Plan:
-    """A plan of so many model turns with 0 to 4 calls; one without calls is the answer, which ends it."""
+def random_plan(random: Random, name: str, steps: int, *, below: Sequence[str] = ()) -> Plan:
+    """A plan of so many model turns with 0 to 4 calls; one without calls is the answer, which ends it.
+
+    Where there are agents `below`, one call in three is for the first of them, which has the others below it.
+    """
+
+    def one(key: str) -> PlannedCall:
+        if below and random.random() < 1 / 3:
+            plan = random_plan(random, key, random.choice([1, 2, 2]), below=below[1:])
+            return PlannedCall(tool=below[0], key=key, plan=plan)
+        return random_call(random, key)
+
     turns = [
-        tuple(random_call(random, f"{name}.{step}.{n}") for n in range(random.choice([1, 1, 1, 2, 2, 2, 3, 4])))
+        tuple(one(f"{name}.{step}.{n}") for n in range(random.choice([1, 1, 1, 2, 2, 2, 3, 4])))
         for step in range(steps - 1)
     ]
     return Plan(name, tuple(turns), "down" if random.random() < 0.1 else None)

@@ -12,8 +12,9 @@ Threads are taken out: a store call runs between turns of the event loop, so a s
 """
 
 import asyncio
+import json
 from collections import Counter
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from threading import get_ident
@@ -39,6 +40,7 @@ from durable import (
     StaleCheckpointError,
     Status,
     Tool,
+    ToolCall,
     ToolContext,
     ToolMessage,
     UserMessage,
@@ -51,7 +53,7 @@ from durable.definition import OnDrift
 from durable.plan import is_poisoned
 from durable.ports import ApprovalEvent
 from durable.transcript import answered_part, call_ids, first_fault, open_turn, pending_calls
-from tests.support.plans import GATED, RECOVERY, answer
+from tests.support.plans import BELOW, GATED, RECOVERY, answer
 from tests.support.runs import Clock, Crash, memory_store, numbered
 from tests.support.wire import wire_fault
 
@@ -176,25 +178,35 @@ class Process:
         self.approvals = Approvals(self)
         self.model = Model(self, build.model)
         self.build = build
-        self.agent = Agent(
-            name="t",
-            instructions=build.instructions,
-            tools=[_tool(self, made) for name, made in _made(build) if name not in build.missing],
-            provider=self.model,
-            store=self,
-            clock=world.clock,
-            ids=world.ids,
-            sleep=_no_sleep,
-            max_steps=build.max_steps,
-            tool_concurrency=build.tool_concurrency,
-            on_agent_drift=build.on_agent_drift,
-            abort_grace=build.abort_grace,
-        )
+        self.agent = self._built()
         self.interruption = interruption
         self._loop: _Loop | None = None
         self._thread = get_ident()
         if interruption is not None and interruption.at < 0 and interruption.act in ("abort", "deadline"):
             self._happens(interruption.act)
+
+    def _built(self) -> Agent:
+        """The lead, with its sub-agents below it: each has the same tools."""
+        build, world, below = self.build, self.world, list[Agent]()
+        tools = [_tool(self, made) for name, made in _made(build) if name not in build.missing]
+        for name in (*reversed(BELOW), "t"):
+            agent = Agent(
+                name=name,
+                instructions=build.instructions,
+                tools=tools,
+                subagents=below,
+                provider=self.model,
+                store=self,
+                clock=world.clock,
+                ids=world.ids,
+                sleep=_no_sleep,
+                max_steps=build.max_steps,
+                tool_concurrency=build.tool_concurrency,
+                on_agent_drift=build.on_agent_drift,
+                abort_grace=build.abort_grace,
+            )
+            below = [] if name in build.missing else [agent]
+        return agent
 
     @property
     def options(self) -> dict[str, Any]:
@@ -324,10 +336,40 @@ def check_save(world: World, before: Checkpoint | None, saved: Checkpoint) -> No
         world.expect(saved.revision == before.revision + 1, "revisions have a gap")
         if saved.run_id != before.run_id and saved.messages[: len(before.messages)] != before.messages:
             world.forget(call_ids(before.messages[before.committed :]))
-    for result in [*(m for m in saved.messages if isinstance(m, ToolMessage)), *saved.results.values()]:
-        known = world.recorded.setdefault(result.tool_call_id, result)
-        world.expect(known == result, f"the result of {result.tool_call_id} has changed")
-    world.began |= set(saved.started)
+    for state in levels(saved):
+        for result in [*(m for m in state.messages if isinstance(m, ToolMessage)), *state.results.values()]:
+            known = world.recorded.setdefault(result.tool_call_id, result)
+            world.expect(known == result, f"the result of {result.tool_call_id} has changed")
+        world.began |= set(state.started)
+    if before is not None:
+        check_below(world, before, saved)
+
+
+def check_below(world: World, before: Checkpoint, saved: Checkpoint) -> None:
+    """What a sub-agent has done stays until its call has a result."""
+    answered = {m.tool_call_id for m in saved.messages if isinstance(m, ToolMessage)} | set(saved.results)
+    for id, state in before.suspended.items():
+        after = saved.suspended.get(id)
+        world.expect(
+            (after is None) == (id in answered), f"the agent of {id} is gone without a result, or stays with it"
+        )
+        if after is not None:
+            world.expect(after.messages[: len(state.messages)] == state.messages, "a sub-agent forgets messages")
+            check_below(world, state, after)
+
+
+def levels(checkpoint: Checkpoint) -> Iterator[Checkpoint]:
+    """The state of the lead and of each sub-agent at work."""
+    yield checkpoint
+    for child in checkpoint.suspended.values():
+        yield from levels(child)
+
+
+def calls_below(checkpoint: Checkpoint | None) -> tuple[set[str], set[str]]:
+    """The calls that have no result yet, and those of them that have begun, at any depth."""
+    states = list(levels(checkpoint)) if checkpoint is not None else []
+    pending = {call.id for state in states for call in pending_calls(state)}
+    return pending, {id for state in states for id in state.started}
 
 
 def texts(checkpoint: Checkpoint) -> list[str]:
@@ -339,6 +381,9 @@ def texts(checkpoint: Checkpoint) -> list[str]:
 
 def checkpoint_fault(checkpoint: Checkpoint) -> str | None:
     """Say what is wrong with a stored checkpoint, whatever it is stored for; None when nothing is."""
+    for id, child in checkpoint.suspended.items():
+        if fault := checkpoint_fault(child):
+            return f"below {id}: {fault}"
     turn, answered = open_turn(checkpoint.messages)
     open_calls = turn.tool_calls[answered:] if turn else ()
     closing = tuple(ToolMessage(tool_call_id=call.id, tool_name=call.name) for call in open_calls)
@@ -353,6 +398,7 @@ def checkpoint_fault(checkpoint: Checkpoint) -> str | None:
         "two calls have one id": len(ids) == len(set(ids)),
         "a result waits that is next in order": set(checkpoint.results) <= {call.id for call in open_calls[1:]},
         "a call has started that is not pending": set(checkpoint.started) <= pending,
+        "an agent is at work for a call that is not pending": set(checkpoint.suspended) <= pending,
         "a call has started twice": len(checkpoint.started) == len(set(checkpoint.started)),
         "a decision is about no call": set(checkpoint.decisions) <= set(ids),
         "a finished run has something left": not finished or not (pending or checkpoint.queued or checkpoint.decisions),
@@ -374,9 +420,8 @@ class Approvals:
         process, world = self._process, self._process.world
         process.point()
         ids = world.asked.setdefault(event.call_id, [])
-        stored = world.stored
         if approval_id not in ids:
-            again = RECOVERY[event.tool_name] == "ask" and stored is not None and event.call_id in stored.started
+            again = RECOVERY[event.tool_name] == "ask" and event.call_id in calls_below(world.stored)[1]
             world.expect(not ids or again or process.overtaken, f"{event.call_id} is asked about twice")
             ids.append(approval_id)
         approval = self._inner.request(approval_id, event)
@@ -430,10 +475,29 @@ def check_request(process: Process, request: ModelRequest) -> None:
     stored = world.stored
     if stored is None or process.overtaken:
         return
-    known = stored.messages
+    known = asking(stored, request).messages
     if is_poisoned(stored) and request.messages[: len(known)] != known:
         known = answered_part(stored.messages[: stored.committed])
     world.expect(tuple(request.messages[: len(known)]) == known, "a stored turn is asked for again")
+
+
+def asking(stored: Checkpoint, request: ModelRequest) -> Checkpoint:
+    """The state of the agent that asks: of the sub-agent whose task the request begins with, else the lead's."""
+    task = request.messages[0]
+    below = (state for state in levels(stored) if state is not stored)
+    for state in below:
+        if (*state.messages, *state.queued)[0] == task:
+            return state
+    handed_on = any(
+        isinstance(message, AssistantMessage) and any(as_task(call) == task for call in message.tool_calls)
+        for state in levels(stored)
+        for message in state.messages
+    )
+    return stored.but(messages=()) if handed_on else stored
+
+
+def as_task(call: ToolCall) -> UserMessage | None:
+    return UserMessage(content=json.loads(call.arguments)["task"]) if call.name in BELOW else None
 
 
 # --- the tools -------------------------------------------------------------------------------------------------------
@@ -510,9 +574,9 @@ def check_start(process: Process, name: str, ctx: ToolContext) -> None:
     world.expect(late or not process.stale, "a tool starts after a stale save")
     world.expect(late or not process.signal.aborted, "a tool starts after the abort")
     if not process.overtaken:
-        pending = {call.id for call in pending_calls(stored)} if stored else set()
+        pending, started = calls_below(stored)
         world.expect(id in pending, "a tool starts before its turn is saved")
-        named = stored is not None and id in stored.started
+        named = id in started
         world.expect(recovery == "rerun" or named, f"{id} ({recovery}) starts before it is named")
     world.expect(not before or recovery != "report", f"{id} (report) runs twice")
     if recovery == "ask":
