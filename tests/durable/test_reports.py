@@ -314,6 +314,31 @@ def test_a11_an_agent_inside_a_tool_cannot_skip_an_approval() -> None:
     assert (told, paid, result.text) == ("execution", [], "I could not.")
 
 
+def test_a11_an_approval_in_a_nested_agent_surfaces_on_the_outer_run() -> None:
+    """Asked two agents down, the outer run pauses and names the agents; it is resumed cold, as often as it asks."""
+    paid: list[int] = []
+    store, ids = memory_store(clock=Clock()), numbered("id")
+
+    def process() -> Agent:
+        @tool(needs_approval=True)
+        def pay(amount: int) -> str:
+            paid.append(amount)
+            return "paid"
+
+        clerk = Agent(
+            name="clerk", tools=[pay], provider=Scripted([("pay", {"amount": 1}), ("pay", {"amount": 2}), "Ok."])
+        )
+        desk = Agent(name="desk", subagents=[clerk], provider=Scripted([("clerk", {"task": "Pay."}), "Ok."]))
+        return fresh_agent([("desk", {"task": "Pay."}), "All paid."], [], store, subagents=[desk], ids=ids)
+
+    paused = run(process().send("pay", session_id="s"))
+    for _ in range(2):
+        [open_one] = run(process().approvals.list()).items
+        assert (open_one.id, open_one.request.path) == (paused.approval_id, ("t", "desk", "clerk"))
+        paused = run(process().approvals.resolve(open_one.id, approved=True))
+    assert (paused.text, paid) == ("All paid.", [1, 2])
+
+
 def test_a7_a_decision_is_about_one_call() -> None:
     """Approving a call opens no other one with the same tool and arguments, and a rejection of that one stands."""
     ran: list[str] = []
