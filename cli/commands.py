@@ -10,7 +10,7 @@ from typing import Any
 
 from cli.api import Answer, Api, CommandError, segment
 from cli.codes import Code
-from cli.text import approval_text, approvals_text, fields, history_text, messages_text, session_text
+from cli.text import approval_text, approvals_text, fields, history_text, messages_text, save_text, session_text
 
 STOPPED = ("aborted", "parked")
 """Reasons of an unfinished run that nothing carries on by itself."""
@@ -79,8 +79,7 @@ def history(api: Api, given: Namespace) -> Shown:
     path = f"/sessions/{segment(given.session)}/history"
     if given.revision is not None:
         entry = api.get(f"{path}/{given.revision}")
-        about = {name: value for name, value in entry.items() if name != "checkpoint"}
-        return Shown(Code.OK, entry, f"{fields(about)}\n\n{messages_text(entry['checkpoint']['messages'])}")
+        return Shown(Code.OK, entry, save_text(entry))
     page = api.get(path, limit=given.limit, cursor=given.cursor, full=1 if given.full else None)
     return Shown(Code.OK, page, history_text(page))
 

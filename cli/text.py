@@ -45,6 +45,7 @@ def session_text(session: Mapping[str, Any]) -> str:
             "status": session.get("status"),
             "finish reason": session.get("finish_reason"),
             "approval": session.get("approval_id"),
+            "agents": agents_text(session),
             "steps": session.get("steps"),
             "tool calls": session.get("tool_calls"),
             "tokens": f"{usage['input_tokens']} in, {usage['output_tokens']} out" if usage else None,
@@ -59,21 +60,64 @@ def session_text(session: Mapping[str, Any]) -> str:
     )
 
 
+def agents_text(standing: Mapping[str, Any]) -> str:
+    """The sub-agents at work in a session or a save: how far each is, and what it waits for."""
+    return "; ".join(map(_agent, standing.get("agents") or []))
+
+
+def _agent(agent: Mapping[str, Any]) -> str:
+    waits = ", ".join(call["tool"] for call in agent["open_calls"])
+    return f"{path_text(agent['path'])} at step {agent['step']}" + (f", in {waits}" if waits else "")
+
+
+def path_text(path: Sequence[str]) -> str:
+    return " > ".join(path)
+
+
 def history_text(page: Mapping[str, Any]) -> str:
-    headers = ("revision", "step", "status", "finish reason", "messages", "saved at")
+    headers = ["revision", "step", "status", "finish reason", "messages", "saved at"]
     names = ("revision", "step", "status", "finish_reason", "messages")
-    rows = ([*(entry[name] for name in names), moment(entry["saved_at"])] for entry in page["entries"])
-    shown = table(headers, rows)
-    return shown + _more(page)
+    entries = page["entries"]
+    rows = [[*(entry[name] for name in names), moment(entry["saved_at"])] for entry in entries]
+    if any(entry.get("agents") for entry in entries):
+        headers.append("agents")
+        rows = [[*row, agents_text(entry)] for row, entry in zip(rows, entries, strict=True)]
+    return table(headers, rows) + _more(page)
+
+
+def save_text(entry: Mapping[str, Any]) -> str:
+    """One save: what is known of it, its conversation, and those of the sub-agents that were at work."""
+    about = {name: value for name, value in entry.items() if name not in ("checkpoint", "agents")}
+    checkpoint = entry["checkpoint"]
+    parts = [fields(about), messages_text(checkpoint["messages"]), *_below(checkpoint, (checkpoint["agent"],))]
+    return "\n\n".join(parts)
+
+
+def _below(checkpoint: Mapping[str, Any], above: Sequence[str]) -> Iterator[str]:
+    for child in checkpoint.get("suspended", {}).values():
+        path = (*above, child["agent"])
+        yield f"{path_text(path)}, step {child['step']}:\n{messages_text((*child['messages'], *child['queued']))}"
+        yield from _below(child, path)
 
 
 def approvals_text(page: Mapping[str, Any]) -> str:
-    headers = ("approval", "status", "session", "tool", "arguments", "asked at", "deadline")
-    names = ("id", "status", "session_id", "tool", "arguments")
-    times = ("requested_at", "deadline")
-    rows = ([*(entry[name] for name in names), *(moment(entry[name]) for name in times)] for entry in page["approvals"])
+    headers = ("approval", "status", "session", "agent", "tool", "arguments", "asked at", "deadline")
+    rows = (
+        [
+            *(entry[name] for name in ("id", "status", "session_id")),
+            _asking(entry),
+            *(entry[name] for name in ("tool", "arguments")),
+            *(moment(entry[name]) for name in ("requested_at", "deadline")),
+        ]
+        for entry in page["approvals"]
+    )
     shown = table(headers, rows)
     return shown + _more(page)
+
+
+def _asking(approval: Mapping[str, Any]) -> str:
+    """The agents from the run's own to the one that asks."""
+    return path_text(approval.get("path") or [approval["agent"]])
 
 
 def approval_text(approval: Mapping[str, Any]) -> str:
@@ -84,7 +128,7 @@ def approval_text(approval: Mapping[str, Any]) -> str:
             "approval": approval["id"],
             "status": approval["status"],
             "session": approval["session_id"],
-            "agent": approval["agent"],
+            "agent": _asking(approval),
             "tool": approval["tool"],
             "arguments": approval["arguments"],
             "edited to": decision.get("args"),

@@ -87,6 +87,7 @@ from durable.messages import (
     ToolMessage,
     UserMessage,
 )
+from durable.nesting import subagents_of
 from durable.outcome import RunResult
 from durable.patches import Patch, PatchedResult
 from durable.ports import (
@@ -107,6 +108,7 @@ from durable.resume import resume_after_approval
 from durable.sessions import ConversationSession
 from durable.signals import AbortSignal
 from durable.streams import RunStream
+from durable.subagents import SubAgent
 from durable.tools import ApprovalGrant, Tool, ToolContext, ToolOutput, tool
 from durable.trajectory import Comparison, Drift, TrajectoryStep, compare_trajectories
 
@@ -210,6 +212,7 @@ __all__ = [
     "StoreRejectedError",
     "StoreUnavailableError",
     "StreamingProvider",
+    "SubAgent",
     "Summarizer",
     "Summary",
     "SystemMessage",
@@ -238,6 +241,7 @@ __all__ = [
     "get_checkpoint_history",
     "render_comparison",
     "resume_after_approval",
+    "subagents_of",
     "summarize_with",
     "tool",
 ]

@@ -51,6 +51,11 @@ class Requested(Record):
     remind_every: float | None = None
     snapshot: Checkpoint | None = Field(default=None, repr=False)
 
+    @property
+    def asking(self) -> tuple[str, ...]:
+        """The names of the agents from the run's own to the one that asks."""
+        return self.path or (self.agent,)
+
 
 class Reminded(Record):
     """People were told once more that a decision is wanted."""

@@ -106,8 +106,12 @@ class AgentDefinition:
             raise ConfigurationError(f"on_agent_drift must be warn, error or ignore, not {self.on_agent_drift!r}.")
         _positive("max_depth", self.max_depth)
         # A wrong tool is told where the agent is made, not where it first runs.
-        below = self._subagents if callable(self.tools) else tuple(self.toolset.values())
-        check_depth((self.name,), below, max_depth=self.max_depth)
+        check_depth((self.name,), self.known_tools.values(), max_depth=self.max_depth)
+
+    @cached_property
+    def known_tools(self) -> Mapping[str, Tool]:
+        """The tools that are known before any run: all of them, or the sub-agents where `tools` is a function."""
+        return toolset_of(self.name, self._subagents) if callable(self.tools) else self.toolset
 
     @cached_property
     def toolset(self) -> Mapping[str, Tool]:

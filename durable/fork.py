@@ -12,6 +12,7 @@ The source is only read. What it knows goes into the fork, except what belongs t
 """
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
@@ -123,6 +124,20 @@ async def listed(checkpoints: CheckpointStore, session_id: str) -> list[HistoryE
     if not isinstance(checkpoints, CheckpointHistory):
         raise ConfigurationError("This checkpoint store keeps no history: nothing can be forked.")
     return await cross(checkpoints.history, session_id)
+
+
+def saves_behind(checkpoints: CheckpointStore, checkpoint: Checkpoint) -> Iterator[HistoryEntry]:
+    """The listed saves that led to a checkpoint, newest first: its session's, then its source's up to the fork, and on.
+
+    A session that is gone, and a store that keeps no history, give none.
+    """
+    session_id, until, seen = checkpoint.session_id, checkpoint.revision, set[str]()
+    while session_id is not None and session_id not in seen and isinstance(checkpoints, CheckpointHistory):
+        seen.add(session_id)
+        entries = [entry for entry in checkpoints.history(session_id) if entry.revision <= until]
+        yield from entries
+        origin = entries[0].checkpoint.forked_from if entries else checkpoint.forked_from
+        session_id, until = (origin.session_id, origin.revision) if origin else (None, -1)
 
 
 def find(

@@ -5,11 +5,18 @@ until the call has its result. `within` names such calls, from the outermost one
 Pure.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeAlias
 
-from durable.messages import UserMessage
+from durable.messages import ToolCall, UserMessage
+from durable.ports import HistoryEntry
 from durable.records import Checkpoint, Decision
+from durable.transcript import pending_calls
+
+KnownAgents: TypeAlias = Mapping[str, Checkpoint | None]
+"""What is known of sub-agents, by the id of the call that ran them; None: saved before the first thing one had done."""
 
 
 def new_child(above: Checkpoint, *, agent: str, task: str, now: datetime) -> Checkpoint:
@@ -52,3 +59,46 @@ def every_decision(checkpoint: Checkpoint) -> Iterator[Decision]:
 def undecided(checkpoint: Checkpoint) -> Checkpoint:
     """The state of an agent and of those below it, without what was decided: it is asked anew."""
     return checkpoint.but(decisions={}, suspended={id: undecided(child) for id, child in checkpoint.suspended.items()})
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAtWork:
+    """An agent that works for a call: the names from the run's own agent to it, and its state."""
+
+    path: tuple[str, ...]
+    checkpoint: Checkpoint
+
+    @property
+    def open_calls(self) -> tuple[ToolCall, ...]:
+        """Its calls that have no result yet, those that other agents work for among them."""
+        return pending_calls(self.checkpoint)
+
+
+def agents_at_work(checkpoint: Checkpoint, *, above: tuple[str, ...] = ()) -> Iterator[AgentAtWork]:
+    """The sub-agents at work in a run, each one before those that work for it."""
+    path = (*above, checkpoint.agent)
+    for child in checkpoint.suspended.values():
+        yield AgentAtWork((*path, child.agent), child)
+        yield from agents_at_work(child, above=path)
+
+
+def subagents_of(history: Iterable[HistoryEntry]) -> KnownAgents:
+    """What these saves, newest first, tell of the sub-agents of their run, at any depth: the newest state of each.
+
+    Its state goes when a call has its result, so it is the history that knows what an agent has done; `compare` shows
+    it. The turn that an agent ended with is in no save of its own: what it said is the result of its call.
+    """
+    known: dict[str, Checkpoint | None] = {}
+    for entry in history:
+        for id, child in _seen(entry.checkpoint):
+            known.setdefault(id, child)
+    return known
+
+
+def _seen(checkpoint: Checkpoint) -> Iterator[tuple[str, Checkpoint | None]]:
+    for id, child in checkpoint.suspended.items():
+        yield id, child
+        yield from _seen(child)
+    for call in pending_calls(checkpoint):
+        if call.id not in checkpoint.suspended:
+            yield call.id, None

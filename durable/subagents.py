@@ -9,7 +9,7 @@ of the lead; instructions, tools and limits are the agent's own, and so is its m
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -91,7 +91,16 @@ def check_depth(path: Sequence[str], tools: Iterable[Tool], *, max_depth: int) -
         )
     for tool in tools:
         if isinstance(tool, SubAgent):
-            check_depth((*path, tool.agent.name), tool.agent.toolset.values(), max_depth=max_depth)
+            check_depth((*path, tool.agent.name), tool.agent.known_tools.values(), max_depth=max_depth)
+
+
+def all_tools(agent: "AgentDefinition", *, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Tool]]:
+    """The tools of an agent and of every agent below it that are known before any run, each with the agents' names."""
+    path = (*above, agent.name)
+    for tool in agent.known_tools.values():
+        yield path, tool
+        if isinstance(tool, SubAgent):
+            yield from all_tools(tool.agent, above=path)
 
 
 def in_charge(agent: "AgentDefinition", lead: "AgentDefinition", resolved: "Resolved") -> "AgentDefinition":

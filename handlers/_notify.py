@@ -89,7 +89,7 @@ def message(app: App, approval: Approval, callback: str) -> str:
     deadline = f"Decide before {request.deadline:%F %T} UTC." if request.deadline else "There is no deadline."
     return "\n".join(
         [
-            f"Agent {request.agent!r} asks to call {request.tool_name!r}.",
+            f"Agent {' > '.join(request.asking)!r} asks to call {request.tool_name!r}.",
             f"Asked by: {request.requested_by or 'unknown'}",
             f"Session: {request.session_id}",
             f"Approval: {approval.id}",
@@ -112,6 +112,7 @@ def webhook_body(app: App, approval: Approval, callback: str, *, reminds: bool, 
         "session_id": request.session_id,
         "run_id": request.run_id,
         "agent": request.agent,
+        "path": list(request.asking),
         "tool": request.tool_name,
         "arguments": request.arguments if len(arguments) <= MAX_ARGUMENTS else None,
         "arguments_cut": len(arguments) > MAX_ARGUMENTS,

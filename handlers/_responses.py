@@ -14,6 +14,7 @@ from durable.capacity import NOTHING, Capacity
 from durable.conversation import pending_of
 from durable.fork import Fork
 from durable.messages import Message
+from durable.nesting import agents_at_work
 from durable.outcome import RunResult, result_of
 from durable.ports import HistoryEntry
 from durable.records import Checkpoint
@@ -168,6 +169,7 @@ def session_view(checkpoint: Checkpoint) -> dict[str, Any]:
         "messages": len(checkpoint.messages),
         "committed": checkpoint.committed,
         "pending": pending.model_dump(mode="json") if pending else None,
+        "agents": agents_view(checkpoint),
         "revision": checkpoint.revision,
         "store": capacity_view(checkpoint.consumed or NOTHING),
         "forked_from": checkpoint.forked_from.model_dump() if checkpoint.forked_from else None,
@@ -175,6 +177,18 @@ def session_view(checkpoint: Checkpoint) -> dict[str, Any]:
         "created_at": checkpoint.created_at.isoformat(),
         "updated_at": checkpoint.updated_at.isoformat(),
     }
+
+
+def agents_view(checkpoint: Checkpoint) -> list[dict[str, Any]]:
+    """The sub-agents at work: the path of agents to each, its model turns so far, and its calls without a result."""
+    return [
+        {
+            "path": list(agent.path),
+            "step": agent.checkpoint.step,
+            "open_calls": [{"id": call.id, "tool": call.name} for call in agent.open_calls],
+        }
+        for agent in agents_at_work(checkpoint)
+    ]
 
 
 def fork_view(made: Fork) -> dict[str, Any]:
@@ -209,6 +223,7 @@ def history_view(entry: HistoryEntry, *, full: bool = False) -> dict[str, Any]:
         "finish_reason": checkpoint.finish_reason,
         "messages": len(checkpoint.messages),
         "approval_id": checkpoint.approval_id,
+        "agents": agents_view(checkpoint),
         **whole,
     }
 
@@ -223,6 +238,7 @@ def approval_view(approval: Approval, status: str | None = None) -> dict[str, An
         "session_id": request.session_id,
         "run_id": request.run_id,
         "agent": request.agent,
+        "path": list(request.asking),
         "tool": request.tool_name,
         "arguments": request.arguments,
         "requested_by": request.requested_by,

@@ -92,7 +92,7 @@ def page(approval: Approval, *, status: str, filled: Filled | None = None, code:
     request = approval.request
     rows = [
         ("Tool", request.tool_name),
-        ("Agent", request.agent),
+        ("Agent", " > ".join(request.asking)),
         ("Asked by", request.requested_by or "unknown"),
         ("Asked at", f"{request.at:%Y-%m-%d %H:%M} UTC"),
         ("Session", request.session_id or "-"),

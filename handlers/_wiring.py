@@ -11,6 +11,7 @@ from botocore.config import Config
 from durable.agent import Agent
 from durable.errors import ConfigurationError
 from durable.providers import provider_from, with_fallback
+from durable.subagents import all_tools
 from handlers._keys import Keys
 from handlers._settings import Settings, settings
 from stores.dynamodb import dynamodb_store, make_client
@@ -39,13 +40,14 @@ class App:
                 f"{type(self.store.checkpoints).__name__} says `single_writer`: it cannot tell that somebody else has "
                 "saved meanwhile. Several functions write the sessions of a deployment: give it a store that can."
             )
-
-        for name, tool in self.agent.toolset.items():
-            longest = self.settings.slice_seconds - KEPT_SECONDS
-            if tool.timeout is not None and tool.timeout.total_seconds() > longest:
+        longest = self.settings.slice_seconds - KEPT_SECONDS
+        for path, tool in all_tools(self.agent):
+            seconds = tool.timeout.total_seconds() if tool.timeout is not None else 0.0
+            if seconds > longest:
                 raise ConfigurationError(
-                    f"Tool {name!r} may take {tool.timeout.total_seconds():g} seconds; no slice lasts that long. Give "
-                    f"it a timeout of at most {longest:g} seconds, or the deployment a larger SliceSeconds."
+                    f"Tool {tool.name!r} of agent {' > '.join(path)!r} may take {seconds:g} seconds; no slice lasts "
+                    f"that long. Give it a timeout of at most {longest:g} seconds, or the deployment a larger "
+                    "SliceSeconds."
                 )
 
     @cached_property

@@ -6,7 +6,8 @@ from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.api_gateway import Router
 
 from durable.errors import SessionNotFoundError
-from durable.fork import find
+from durable.fork import find, saves_behind
+from durable.nesting import KnownAgents, subagents_of
 from durable.ports import HistoryEntry
 from durable.records import Checkpoint, Status
 from durable.rendering import render_comparison
@@ -102,9 +103,9 @@ def history_entry(segment: str, revision: str) -> Response[str]:
 
 @router.get("/sessions/<segment>/compare/<other>")
 def compare(segment: str, other: str) -> Response[str]:
-    """Where two sessions part; `text` reads like a diff."""
+    """Where two sessions part, the steps of their sub-agents included; `text` reads like a diff."""
     a, b = _load(segment), _load(other)
-    comparison = compare_trajectories(a, b)
+    comparison = compare_trajectories(a, b, subagents_a=_subagents(a), subagents_b=_subagents(b))
     text = render_comparison(comparison, a=a.session_id or "", b=b.session_id or "")
     names = {"session_ids": [a.session_id, b.session_id]}
     return json_response({**fitted({**names, **comparison.to_json()}), "text": text[:MAX_TEXT]})
@@ -166,6 +167,10 @@ def _listed(session_id: str) -> list[HistoryEntry]:
     if not entries and app().store.checkpoints.load(session_id) is None:
         raise SessionNotFoundError(session_id)
     return entries
+
+
+def _subagents(checkpoint: Checkpoint) -> KnownAgents:
+    return subagents_of(saves_behind(app().store.checkpoints, checkpoint))
 
 
 def _load(segment: str) -> Checkpoint:

@@ -185,9 +185,9 @@ PURE = {
     "transcript": {"messages", "ports", "records"},
     "plan": {"errors", "messages", "records", "transcript"},
     "fingerprint": {"definition", "events", "ports", "records"},
-    "nesting": {"messages", "records"},
+    "nesting": {"messages", "ports", "records", "transcript"},
     "patches": {"errors", "messages", "records", "tools", "transcript"},
-    "trajectory": {"messages", "records"},
+    "trajectory": {"messages", "nesting", "records"},
     "rendering": {"trajectory"},
 }
 VALUES = {

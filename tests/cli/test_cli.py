@@ -253,10 +253,60 @@ def test_history_is_a_table() -> None:
 
 def test_one_revision_is_shown_with_its_messages() -> None:
     """`--revision` gives one save and its conversation."""
-    entry = {"revision": 1, "step": 0, "checkpoint": {"messages": [{"role": "user", "content": "hi"}]}}
+    entry = {"revision": 1, "step": 0, "checkpoint": {"agent": "t", "messages": [{"role": "user", "content": "hi"}]}}
     line = Line(entry)
     assert line.run("history", "s", "--revision", "1") == Code.OK
     assert line.out.getvalue() == "revision  1\nstep      0\n\nuser       hi\n"
+
+
+AGENTS = [
+    {"path": ["desk", "researcher"], "step": 2, "open_calls": [{"id": "c1", "tool": "clerk"}]},
+    {"path": ["desk", "researcher", "clerk"], "step": 1, "open_calls": []},
+]
+
+
+def test_the_agents_at_work_are_shown() -> None:
+    """A session and each save name the sub-agents at work, how far they are and which tools they are in."""
+    working = "desk > researcher at step 2, in clerk; desk > researcher > clerk at step 1"
+    line = Line(session("in-progress", agents=AGENTS))
+    line.run("runs", "show", "s")
+    assert f"agents   {working}" in line.out.getvalue().splitlines()
+    entry = {"revision": 1, "step": 1, "status": "finished", "finish_reason": None, "messages": 2, "saved_at": SAVED}
+    entries = [{**entry, "agents": AGENTS[:1]}, {**entry, "revision": 0, "agents": []}]
+    line = Line({"entries": entries, "cursor": None})
+    line.run("history", "s")
+    assert [text.split("2030-01-01T00:00:00Z")[-1].strip() for text in line.out.getvalue().splitlines()[1:]] == [
+        "desk > researcher at step 2, in clerk",
+        "-",
+    ]
+
+
+def test_one_revision_shows_what_its_agents_have_said() -> None:
+    """The conversation of each agent at work stands behind the run's own, under its path."""
+    told = [{"role": "user", "content": "hi"}]
+    clerk = {"agent": "clerk", "step": 0, "messages": [], "queued": [{"role": "user", "content": "Sign."}]}
+    researcher = {"agent": "researcher", "step": 2, "messages": told, "queued": [], "suspended": {"c2": clerk}}
+    lead = {"agent": "desk", "messages": told, "suspended": {"c1": researcher}}
+    line = Line({"revision": 1, "agents": AGENTS, "checkpoint": lead})
+    assert line.run("history", "s", "--revision", "1") == Code.OK
+    assert line.out.getvalue().split("\n\n") == [
+        "revision  1",
+        "user       hi",
+        "desk > researcher, step 2:\nuser       hi",
+        "desk > researcher > clerk, step 0:\nuser       Sign.\n",
+    ]
+
+
+def test_an_approval_is_shown_with_who_asks() -> None:
+    """The path of agents stands in the list and in the approval itself."""
+    asked = approval(path=["desk", "researcher"])
+    line = Line({"approvals": [asked, approval()], "cursor": None}, asked)
+    line.run("approvals", "list")
+    header, nested, plain = line.out.getvalue().splitlines()
+    at = header.index("agent")
+    assert (nested[at : at + 17], plain[at : at + 5]) == ("desk > researcher", "desk ")
+    line.run("approvals", "show", APPROVAL)
+    assert "agent      desk > researcher" in line.out.getvalue().splitlines()
 
 
 @pytest.mark.parametrize(
