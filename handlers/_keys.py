@@ -15,10 +15,11 @@ _LASTING = ("AccessDenied", "NotFound", "InvalidParameter", "InvalidRequest", "D
 
 
 class Keys:
-    """The key for each protocol, read once when the first one is asked for."""
+    """The key for each protocol, read once when the first one is asked for; `session` is boto3's."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, session: Any) -> None:
         self._settings = settings
+        self._session = session
         self._read: dict[str, str] | str | None = None
 
     def __repr__(self) -> str:
@@ -39,13 +40,15 @@ class Keys:
 
     def _fetch(self) -> str:
         if place := self._settings.api_key_secret:
-            from aws_lambda_powertools.utilities.parameters import get_secret
+            from aws_lambda_powertools.utilities.parameters import SecretsProvider
 
-            return _fetched("secret", place, lambda: get_secret(place, max_age=0))
+            secrets = SecretsProvider(boto3_session=self._session)
+            return _fetched("secret", place, lambda: secrets.get(place, max_age=0))
         if place := self._settings.api_key_parameter:
-            from aws_lambda_powertools.utilities.parameters import get_parameter
+            from aws_lambda_powertools.utilities.parameters import SSMProvider
 
-            return _fetched("parameter", place, lambda: get_parameter(place, decrypt=True, max_age=0))
+            store = SSMProvider(boto3_session=self._session)
+            return _fetched("parameter", place, lambda: store.get(place, decrypt=True, max_age=0))
         return ""
 
 

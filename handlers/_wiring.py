@@ -28,11 +28,15 @@ _CLIENT_CONFIG = Config(connect_timeout=3, read_timeout=5, retries={"mode": "sta
 
 @dataclass(frozen=True)
 class App:
-    """What handlers work with. Clients are made with their first use."""
+    """What handlers work with. Clients are made with their first use.
+
+    They share one session: in one of its own each would read boto3's data of all endpoints again, which takes longest.
+    """
 
     settings: Settings
     agent: Agent
     store: "LogStore"
+    session: boto3.Session
 
     def __post_init__(self) -> None:
         if getattr(self.store.checkpoints, "single_writer", False):
@@ -52,30 +56,30 @@ class App:
 
     @cached_property
     def states(self) -> Any:
-        return boto3.client("stepfunctions", config=_CLIENT_CONFIG)
+        return self.session.client("stepfunctions", config=_CLIENT_CONFIG)
 
     @cached_property
     def topics(self) -> Any:
-        return boto3.client("sns", config=_CLIENT_CONFIG)
+        return self.session.client("sns", config=_CLIENT_CONFIG)
 
     @cached_property
     def events(self) -> Any:
-        return boto3.client("events", config=_CLIENT_CONFIG)
+        return self.session.client("events", config=_CLIENT_CONFIG)
 
 
 @cache
 def app() -> App:
     """The application of this function, made with its first invocation."""
-    made = settings()
+    made, session = settings(), boto3.Session()
     store = dynamodb_store(
         table=made.table_name,
-        client=make_client(),
+        client=make_client(session=session),
         prefix=made.table_prefix,
         ttl=made.ttl,
         list_finished=made.list_finished,
     )
 
-    keys = Keys(made)
+    keys = Keys(made, session)
 
     def make_provider(model: str) -> "Provider":
         protocol = model.partition(":")[0]
@@ -85,7 +89,7 @@ def app() -> App:
         return provider_from(model, api_key=keys.key_for(protocol), base_url=url or None, options=options)
 
     provider = with_fallback([make_provider(model) for model in made.models]) if made.model else None
-    return App(made, _agent(made).bind(provider=provider, make_provider=make_provider, store=store), store)
+    return App(made, _agent(made).bind(provider=provider, make_provider=make_provider, store=store), store, session)
 
 
 def _agent(made: Settings) -> Agent:

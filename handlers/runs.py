@@ -1,6 +1,7 @@
 """POST /sessions/{id}/runs, resume, abort, forks and truncate, DELETE /sessions/{id}: what makes a session or moves it.
 
 An input is accepted, run here as far as time allows, and the rest is handed over. A resume is the same without input.
+What only forks, cuts and deletions need is imported with the first of them: a run's cold start does not wait for it.
 """
 
 import hashlib
@@ -19,10 +20,8 @@ from durable.outcome import RunResult, result_of
 from durable.ports import Lease
 from durable.records import AcceptedRequest, Checkpoint, FinishReason, Status
 from handlers._aborting import abort_run, is_under_way
-from handlers._conversations import TruncateRequest, delete_session, truncate_session
 from handlers._deadline import LambdaContext, bounds, end_of, leave_if_unfit
 from handlers._executions import hand_over
-from handlers._forking import ForkRequest, make_fork
 from handlers._guard import Guard
 from handlers._http import caller, serve, stage_prefix
 from handlers._ids import session_id_of
@@ -120,6 +119,8 @@ def abort(segment: str) -> Response[str]:
 @router.post("/sessions/<segment>/forks")
 def forks(segment: str) -> Response[str]:
     """Make a session of a step of another one's history: 201 with its link. Nothing runs until it is resumed."""
+    from handlers._forking import ForkRequest, make_fork
+
     event, session_id = router.current_event, session_id_of(segment)
     about(session_id=session_id)
     made = make_fork(
@@ -137,6 +138,8 @@ def forks(segment: str) -> Response[str]:
 @router.post("/sessions/<segment>/truncate")
 def truncate(segment: str) -> Response[str]:
     """Keep the first messages of a session whose turns are all finished: 200 with how it stands."""
+    from handlers._conversations import TruncateRequest, truncate_session
+
     context, session_id = router.lambda_context, session_id_of(segment)
     about(session_id=session_id)
     checkpoint = truncate_session(
@@ -152,6 +155,8 @@ def truncate(segment: str) -> Response[str]:
 @router.delete("/sessions/<segment>")
 def delete(segment: str) -> Response[str]:
     """Delete a session with all that is kept of it: 204, also where there is none."""
+    from handlers._conversations import delete_session
+
     context, session_id = router.lambda_context, session_id_of(segment)
     about(session_id=session_id)
     delete_session(

@@ -7,11 +7,9 @@ so that only the first build takes longer than a copy.
 from __future__ import annotations
 
 import argparse
-import compileall
 import hashlib
 import os
 import platform
-import py_compile
 import shutil
 import subprocess
 import sys
@@ -37,8 +35,14 @@ def main() -> None:
         fill, destination = code(inputs), arguments.artifacts
     else:
         fill, destination = layer(inputs, arguments.runtime, arguments.architecture), arguments.artifacts / "python"
-    key = digest(inputs, arguments.what, arguments.runtime, arguments.architecture, sys.version, platform.platform())
-    built = cached(arguments.cache / f"{arguments.what}-{key}", fill, arguments.runtime)
+    python = compiler(arguments.runtime)
+    made_by = (sys.version, platform.platform(), str(python))
+    key = digest(inputs, arguments.what, arguments.runtime, arguments.architecture, *made_by)
+    built = cached(arguments.cache / f"{arguments.what}-{key}", fill, python)
+    if python is None:
+        mine = f"{sys.version_info.major}.{sys.version_info.minor}"
+        print(f"No byte code: there is no {arguments.runtime} on this machine. Each cold start takes twice as long.")
+        print(f"Install it, or deploy to the Python that is here: make deploy LAMBDA_RUNTIME=python{mine}")
     shutil.copytree(built, destination, dirs_exist_ok=True)
 
 
@@ -71,7 +75,7 @@ def layer(requirements: Iterable[Path], runtime: str, architecture: str) -> Call
     return fill
 
 
-def cached(folder: Path, fill: Callable[[Path], None], runtime: str) -> Path:
+def cached(folder: Path, fill: Callable[[Path], None], python: str | None) -> Path:
     """The folder, filled and compiled the first time; it appears whole or not at all, also for parallel builds."""
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -79,7 +83,8 @@ def cached(folder: Path, fill: Callable[[Path], None], runtime: str) -> Path:
             fresh = Path(scratch) / "fresh"
             fresh.mkdir()
             fill(fresh)
-            compile_for(runtime, fresh)
+            if python is not None:
+                compile_with(python, fresh)
             try:
                 fresh.rename(folder)
             except OSError:  # another build was faster
@@ -88,14 +93,22 @@ def cached(folder: Path, fill: Callable[[Path], None], runtime: str) -> Path:
     return folder
 
 
-def compile_for(runtime: str, folder: Path) -> None:
+def compiler(runtime: str) -> str | None:
+    """The Python that makes the runtime's byte code: this one, or one of that name on this machine; no other can."""
+    if runtime in ("host", f"python{sys.version_info.major}.{sys.version_info.minor}"):
+        return sys.executable
+    path = shutil.which(runtime)
+    if path is None:
+        return None
+    asked = [path, "-c", "import sys; print('python%d.%d' % sys.version_info[:2])"]
+    said = subprocess.run(asked, capture_output=True, text=True, check=False)
+    return path if said.stdout.strip() == runtime else None  # a version switcher's launcher may have no such Python
+
+
+def compile_with(python: str, folder: Path) -> None:
     """Add byte code that is used without a look at the source's time, which unpacking on Lambda changes."""
-    mine = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    if runtime not in ("host", mine):
-        print(f"No byte code: {mine} builds for {runtime}. Cold starts are faster when both are the same.")
-        return
-    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-    compileall.compile_dir(folder, quiet=2, stripdir=str(folder), invalidation_mode=mode, workers=0)
+    command = [python, "-m", "compileall", "-qq", "-j", "0", "-s", str(folder), "--invalidation-mode", "unchecked-hash"]
+    subprocess.run([*command, str(folder)], check=False)  # a file that is no Python of this version stays as it is
 
 
 def digest(inputs: Iterable[Path], *others: str) -> str:

@@ -346,10 +346,36 @@ def test_the_core_is_light_to_import(module: str, tmp_path: Path) -> None:
         assert not [name for name in imported if name.startswith("durable.providers")]
 
 
-def test_handlers_do_not_bring_the_network_client(tmp_path: Path) -> None:
-    """A cold start does not pay for httpx: it is imported with the first model call."""
-    _, imported = probe("handlers.runs", cwd=tmp_path)
-    assert "httpx" not in imported
+COLD_START = """
+import json, sys
+sys.modules.update(dict.fromkeys(("OpenSSL", "awscrt")))  # botocore takes them up where they are; no function has them
+import boto3
+boto3.client("dynamodb", region_name="us-east-1")
+boto3.DEFAULT_SESSION = None
+known, read = set(sys.modules), []
+sys.addaudithook(lambda event, arguments: read.append(str(arguments[0])) if event == "open" else None)
+import handlers.runs
+from handlers._wiring import app
+app().states, app().events
+print(json.dumps([sorted(set(sys.modules) - known), read]))
+"""
+NOT_FOR_A_RUN = (
+    *("httpx", "httpcore", "sqlite3", "jsonschema", "aws_lambda_powertools.utilities.parameters", "handlers._forking"),
+    *("handlers._conversations", "handlers._review", "handlers._webhook", "handlers._notify", "stores.sqlite"),
+    *("stores.files", "durable.providers.anthropic", "durable.providers.bedrock", "durable.providers.openai_chat"),
+)
+
+
+def test_a_cold_start_brings_what_a_run_needs() -> None:
+    """A model's client, other stores and what other requests need come later; all clients read boto3's data once."""
+    environment = {"TABLE_NAME": "t", "AWS_DEFAULT_REGION": "us-east-1", "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, "-c", COLD_START]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    brought, read = json.loads(done.stdout)
+    assert "handlers.runs" in brought
+    assert {one for one in brought for late in NOT_FOR_A_RUN if f"{one}.".startswith(f"{late}.")} == set()
+    assert len(brought) < 330  # beside the 390 of a bare client
+    assert len([path for path in read if Path(path).name.startswith("endpoints.json")]) == 1
 
 
 # --- sizes -----------------------------------------------------------------------------------------------------------

@@ -246,8 +246,8 @@ def clouds(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Deployment]
         return {"stepfunctions": current[0].states, "sns": current[0].topics, "events": current[0].events}[name]
 
     monkeypatch.setitem(sys.modules, ENVIRONMENT["AGENT_MODULE"], AgentModule("agent_of_this_test"))
-    monkeypatch.setattr(_wiring, "boto3", SimpleNamespace(client=client))
-    monkeypatch.setattr(_wiring, "make_client", lambda: None)
+    monkeypatch.setattr(_wiring, "boto3", SimpleNamespace(Session=lambda: SimpleNamespace(client=client)))
+    monkeypatch.setattr(_wiring, "make_client", lambda session: None)
     monkeypatch.setattr(_wiring, "dynamodb_store", lambda **given: current[0].store)
     _observe.logger()
 

@@ -2,6 +2,7 @@
 
 import json
 import traceback
+from types import SimpleNamespace
 from typing import Any
 
 import boto3
@@ -24,15 +25,19 @@ class Vault:
     def __init__(self, value: Any) -> None:
         self.value, self.asked = value, list[tuple[str, dict[str, Any]]]()
 
-    def __call__(self, name: str, **options: Any) -> Any:
+    def get(self, name: str, **options: Any) -> Any:
         self.asked.append((name, options))
         if isinstance(self.value, Exception):
             raise parameters.GetParameterError(str(self.value)) from self.value
         return self.value
 
+    def behind(self, monkeypatch: pytest.MonkeyPatch, provider: str = "SecretsProvider") -> "Vault":
+        monkeypatch.setattr(parameters, provider, lambda boto3_session: self)
+        return self
 
-def keys(**environment: str) -> Keys:
-    return Keys(read({"TABLE_NAME": "t", **environment}))
+
+def keys(session: Any = None, **environment: str) -> Keys:
+    return Keys(read({"TABLE_NAME": "t", **environment}), session)
 
 
 @pytest.mark.parametrize(
@@ -50,8 +55,7 @@ def test_a_secret_is_a_key_or_one_for_each_protocol(
     monkeypatch: pytest.MonkeyPatch, place: str, value: str, openai: str, anthropic: str | None
 ) -> None:
     """A text is the key of every provider; a JSON object names them. It is read once, and when it is first needed."""
-    vault = Vault(value)
-    monkeypatch.setattr(parameters, f"get_{place}", vault)
+    vault = Vault(value).behind(monkeypatch, {"secret": "SecretsProvider", "parameter": "SSMProvider"}[place])
     found = keys(**{f"API_KEY_{place.upper()}": "/keys/models"})
     assert vault.asked == []
     assert [found.key_for(name) for name in ("openai", "openai-responses", "anthropic")] == [openai, openai, anthropic]
@@ -63,8 +67,7 @@ def test_a_secret_is_a_key_or_one_for_each_protocol(
 
 def test_a_variable_is_for_a_machine_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key in the environment wins, and then no secret is read; with neither there is none."""
-    vault = Vault("never")
-    monkeypatch.setattr(parameters, "get_secret", vault)
+    vault = Vault("never").behind(monkeypatch)
     assert keys(OPENAI_API_KEY="own", API_KEY_SECRET="s").key_for("openai") == "own"
     assert keys().key_for("anthropic") is None
     assert vault.asked == []
@@ -86,27 +89,25 @@ def test_a_secret_that_cannot_be_read_is_named(
 ) -> None:
     """The error names the place and the reason, never what was in it; one that may pass can be retried."""
     error = ClientError({"Error": {"Code": code, "Message": f"no {KEY}"}}, "GetSecretValue")
-    monkeypatch.setattr(parameters, "get_secret", Vault(error))
+    Vault(error).behind(monkeypatch)
     with pytest.raises(kind, match=f"'prod/keys'.*{code}") as caught:
         keys(API_KEY_SECRET="prod/keys").key_for("openai")
     assert KEY not in "".join(traceback.format_exception(caught.value))
 
 
-def test_powertools_asks_secrets_manager(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The call that the policy allows is the one that is made."""
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    client = boto3.client("secretsmanager", aws_access_key_id="a", aws_secret_access_key="b")
-    provider = parameters.SecretsProvider(boto3_client=client)
-    monkeypatch.setitem(parameters.base.DEFAULT_PROVIDERS, "secrets", provider)
+def test_powertools_asks_secrets_manager() -> None:
+    """The call that the policy allows is the one that is made, with the session that the other clients share."""
+    client = boto3.client("secretsmanager", "us-east-1", aws_access_key_id="a", aws_secret_access_key="b")
+    session = SimpleNamespace(client=lambda name, **_: {"secretsmanager": client}[name])
     with Stubber(client) as stub:
         stub.add_response("get_secret_value", {"SecretString": KEY}, {"SecretId": "prod/keys"})
-        assert keys(API_KEY_SECRET="prod/keys").key_for("openai") == KEY
+        assert keys(session, API_KEY_SECRET="prod/keys").key_for("openai") == KEY
         stub.assert_no_pending_responses()
 
 
 def test_no_key_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the settings, nor the keys, nor a provider made with one shows it."""
-    monkeypatch.setattr(parameters, "get_secret", Vault(KEY))
+    Vault(KEY).behind(monkeypatch)
     found = keys(API_KEY_SECRET="s", ANTHROPIC_API_KEY=KEY)
     provider = _wiring.provider_from("openai:small", api_key=found.key_for("openai"))
     assert KEY not in repr(found) + repr(found._settings) + repr(provider) + str(vars(provider))

@@ -4,10 +4,12 @@
 2. Every requirement is pinned, without addresses, and what is tested is what is shipped.
 3. A function's package holds the code and nothing else, the same for the same source.
 4. The layer is built for the runtime and the machine that Lambda has, whatever builds it.
+5. Both hold byte code for the runtime, and a build that cannot make it says so.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -27,10 +29,13 @@ def pins(name: str) -> dict[str, str]:
     return dict(line.split(" ;")[0].split("==") for line in lines)
 
 
-def build(what: str, folder: Path, *inputs: str, runtime: str = "host") -> Path:
+def build(what: str, folder: Path, *inputs: str, runtime: str = "host", path: Path | None = None) -> Path:
+    """Fill a folder as `sam build` does; `path` is where other versions of Python are, if anywhere."""
     options = ["--runtime", runtime, "--architecture", "x86_64", "--cache", str(folder / "cache")]
     command = [sys.executable, "infra/package.py", what, str(folder / "artifacts"), *inputs, *options]
-    subprocess.run(command, cwd=PROJECT, check=True)
+    environment = os.environ if path is None else {**os.environ, "PATH": str(path)}
+    done = subprocess.run(command, cwd=PROJECT, env=environment, check=True, capture_output=True, text=True)
+    (folder / "said").write_text(done.stdout)
     return folder / "artifacts"
 
 
@@ -92,3 +97,35 @@ def test_the_layer_is_built_for_the_target(tmp_path: Path) -> None:
     (binary,) = folder.rglob("_pydantic_core*.so")
     assert binary.name == "_pydantic_core.cpython-313-x86_64-linux-gnu.so"
     assert not (folder / "python" / "bin").exists()
+
+
+@pytest.mark.parametrize("what", ["code", "layer"])
+def test_what_is_shipped_is_compiled_for_its_runtime(tmp_path: Path, what: str) -> None:
+    """Every module has byte code of the runtime's version, which is used without a look at the clock."""
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text(f"httpx=={pins('runtime')['httpx']}\n")
+    mine = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    inputs = [str(requirements)] if what == "layer" else ["durable", "stores", "handlers", "agent.py"]
+    folder = build(what, tmp_path, *inputs, runtime=mine)
+    modules = list(folder.rglob("*.py"))
+    compiled = [
+        module.parent / "__pycache__" / f"{module.stem}.{sys.implementation.cache_tag}.pyc" for module in modules
+    ]
+    assert len(modules) > 20
+    assert {path.read_bytes()[4:8] for path in compiled} == {(0b01).to_bytes(4, "little")}
+
+
+def test_byte_code_is_made_by_the_runtimes_own_version(tmp_path: Path) -> None:
+    """Where this Python is another one, that of the runtime's name compiles, if it is what it is called."""
+    python = tmp_path / "bin" / "python3.9"
+    python.parent.mkdir()
+    (source := tmp_path / "main.py").write_text("answer = 42\n")
+    for version, compiled in (("3.8", False), ("3.9", True)):
+        python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && echo python{version} || echo "$@" > {tmp_path}/asked\n')
+        python.chmod(0o755)
+        build("code", tmp_path, str(source), runtime="python3.9", path=python.parent)
+        assert (tmp_path / "asked").exists() is compiled
+        assert ("No byte code: there is no python3.9" in (tmp_path / "said").read_text()) is not compiled
+    asked = (tmp_path / "asked").read_text()
+    assert "-m compileall" in asked
+    assert "--invalidation-mode unchecked-hash" in asked
