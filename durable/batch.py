@@ -5,21 +5,22 @@ How a batch ends:
     1. every call has settled
     2. a tool or a hook ends the run -> nothing more starts, those that run are awaited and their results kept
     3. the run is aborted -> nothing more starts, those that run get a grace period, then `unknown-outcome`
-    4. a save fails -> as 3, and one last save is tried with what has settled, unless somebody else moved the session;
-       so it is where it fails for a sub-agent
+    4. a save fails, for whichever agent of the run -> nothing more starts, those that run are asked to stop and get the
+       grace period, and one last save is tried with what has settled; the others stay without a result
     5. the time is up -> cut off at once; what had settled by then is kept
 """
 
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import anyio
 from anyio.abc import TaskGroup
 
-from durable.errors import ConfigurationError, PropagatingToolError, StaleCheckpointError, StoreError
+from durable.errors import ConfigurationError, PropagatingToolError
 from durable.events import Event, ToolDone, ToolFailed, ToolStart
 from durable.gate import Ask, Gate, Ready
 from durable.hooks import NO_HOOKS, Hooks, asked
@@ -72,7 +73,8 @@ async def _no_agents(start: Ready, tool: SubAgent, ending: Callable[[], bool]) -
 class Terms:
     """How calls run: `concurrency` at once (None: all), stopped by `signal` with `grace` seconds, watched by `emit`.
 
-    `delegate` runs those that are a sub-agent's.
+    `delegate` runs those that are a sub-agent's. `ending` says whether the run ends because of something beside this
+    batch, and `failure` why nothing more can be kept of it.
     """
 
     signal: AbortSignal
@@ -81,6 +83,8 @@ class Terms:
     hooks: Hooks = NO_HOOKS
     emit: Callable[[Event], None] = lambda event: None
     delegate: Delegate = _no_agents
+    ending: Callable[[], bool] = lambda: False
+    failure: Callable[[], Exception | None] = lambda: None
 
 
 async def run_calls(calls: Sequence[ToolCall], gate: Gate, ledger: Ledger, terms: Terms) -> Ask | FinishReason | None:
@@ -112,6 +116,7 @@ class _Batch:
         self._unsaved: list[ToolMessage] = []
         self._left: dict[str, Ask | FinishReason] = {}
         self._ended: Exception | None = None
+        self._fatal: BaseException | None = None
         self._aborted = False
         self._ledger = ledger
         self._terms = terms
@@ -134,27 +139,31 @@ class _Batch:
                         failure = await self._keep_what_settled() or error
                     except Exception as error:
                         failure = error
-                        await self._wind_down(error)
+                        await self._wind_down()
                     except BaseException as error:
                         failure = error
                     if failure is not None or self._aborted:
                         group.cancel_scope.cancel()
         finally:  # an error of the store counts more than the cancellation that comes with the end of the time
-            if (reason := failure or self._ended) is not None:
+            if (reason := self._fatal or failure or self._ended) is not None:
                 raise reason
         return self._left
 
     async def _drive(self, group: TaskGroup) -> None:
-        while self._running or (self._waiting and self._ended is None):
+        while self._running or (self._waiting and not self._is_ending):
             await self._start(group)
             await self._take(await self._next_outcomes())
             if self._aborted:
                 await self._stop()
                 return
 
+    @property
+    def _is_ending(self) -> bool:
+        return self._ended is not None or self._terms.ending()
+
     async def _start(self, group: TaskGroup) -> None:
         """Fill the free slots. Calls that must not silently run twice are named in one save before they start."""
-        stopped = self._ended is not None or self._terms.signal.aborted
+        stopped = self._is_ending or self._terms.signal.aborted
         free = 0 if stopped else min(self._slots - len(self._running), len(self._waiting))
         starting = [self._waiting.pop() for _ in range(free)]
         if must_not_rerun := [start.call.id for start in starting if start.tool.recovery != "rerun"]:
@@ -178,8 +187,11 @@ class _Batch:
 
     async def _take(self, outcomes: Sequence[Outcome]) -> None:
         self._sort(outcomes)
-        if isinstance(self._ended, StoreError):  # a save of a sub-agent
-            raise self._ended
+        if (failure := self._terms.failure()) is not None:
+            raise failure
+        await self._settle()
+
+    async def _settle(self) -> None:
         if self._unsaved:
             await self._ledger.settle(self._unsaved)
             self._unsaved = []
@@ -209,7 +221,7 @@ class _Batch:
             [error_result(call, "unknown-outcome", "The run was aborted while the call ran.") for call in left]
         )
 
-    async def _wind_down(self, error: Exception) -> None:
+    async def _wind_down(self) -> None:
         """A save failed: the others are asked to stop, and what settles in the grace period is saved if it can be."""
         self._terms.signal.abort()
         try:
@@ -218,20 +230,18 @@ class _Batch:
                     self._sort(await self._next_outcomes())
         except anyio.get_cancelled_exc_class():
             self._sort(self._there())  # the time is up as well
-        if self._unsaved and not isinstance(error, StaleCheckpointError):
-            try:
-                await self._ledger.settle(self._unsaved)
-            except Exception:
-                return  # the first failure is the one to tell
+        with suppress(Exception):  # the first failure is the one to tell
+            await self._settle()
 
     async def _keep_what_settled(self) -> Exception | None:
         """The time is up: save what is there, or give the error that it cannot be saved for."""
         try:
             with anyio.CancelScope(shield=True):
-                await self._take(self._there())
+                self._sort(self._there())
+                await self._settle()
         except Exception as error:
             return error
-        return None
+        return self._terms.failure()
 
     async def _run_one(self, start: Ready) -> None:
         call, hook = start.call, self._terms.hooks.after_tool
@@ -241,7 +251,7 @@ class _Batch:
         try:
             self._terms.emit(ToolStart(tool_call_id=call.id, tool_name=call.name))
             if isinstance(start.tool, SubAgent):
-                result = await self._terms.delegate(start, start.tool, lambda: self._ended is not None)
+                result = await self._terms.delegate(start, start.tool, lambda: self._is_ending)
                 if not isinstance(result, ToolMessage):
                     self._tell(Open(call.id, result))
                     return
@@ -254,6 +264,11 @@ class _Batch:
             self._terms.emit(told(result))
         except Exception as error:  # PropagatingToolError, a hook or a listener that raises
             self._tell(Ended(call.id, error))
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as error:
+            self._fatal = error  # out of the task group, which would wrap it
+            raise
 
 
 def told(result: ToolMessage) -> ToolDone | ToolFailed:

@@ -24,7 +24,7 @@ from durable.outcome import RunResult, result_of
 from durable.places import RootPlace
 from durable.ports import ApprovalStore, Store
 from durable.records import Checkpoint, FinishReason, LastError, Status, check_session_id
-from durable.resolving import resolve
+from durable.resolving import check_agents, resolve
 from durable.results import approval_id
 
 
@@ -78,6 +78,8 @@ async def run_to_pause(
     if checkpoint.status is Status.AWAITING_APPROVAL:
         raise SessionAwaitingApprovalError(checkpoint.session_id, checkpoint.approval_id)
     resolved = await resolve(agent, checkpoint)
+    if checkpoint.suspended:  # before anything runs beside them
+        await check_agents(agent, checkpoint)
     if store is not None and (checkpoint.decisions or checkpoint.suspended):
         await cross(catch_up, checkpoint, approvals=store.approvals, now=agent.clock())
     with counted(join=True) as tally:

@@ -101,6 +101,8 @@ class Loop:
             hooks=agent.hooks,
             emit=emit,
             delegate=self._delegate,
+            ending=around.ending,
+            failure=lambda: place.failure,
         )
         self._limits = Limits(
             max_steps=agent.max_steps,
@@ -120,7 +122,7 @@ class Loop:
         try:
             stopped: Ask | FinishReason | None = None
             while stopped is None and self._checkpoint.status is Status.IN_PROGRESS:
-                await self._check()
+                await self._may_go_on()
                 if self._signal.aborted or self._around.ending():
                     return FinishReason.ABORTED
                 match next_step(self._checkpoint, self._limits):
@@ -136,6 +138,15 @@ class Loop:
         finally:
             if self._caller_signal is not None:
                 self._signal.unfollow(self._caller_signal)
+
+    async def _may_go_on(self) -> None:
+        """Raise where the run is to end here and now; the agents that work beside end with it."""
+        try:
+            await self._check()
+        except Exception as error:
+            self._place.close(error)
+            self._signal.abort()
+            raise
 
     async def _begin_run(self) -> None:
         """A new run takes the agent as it is; a resumed one compares it with the agent that it began with."""
@@ -290,11 +301,11 @@ class Loop:
             place,
             emit=self._emit.inside(agent.name),
             bounds=self._bounds,
-            watch=Watch(signal=self._signal, check=self._check),
+            watch=Watch(signal=self._signal, check=self._may_go_on),
             around=Around(
                 path=path,
                 max_depth=self._max_depth,
-                ending=lambda: ending() or self._around.ending(),
+                ending=ending,
                 over_budget=lambda: self._around.over_budget() or over_budget(self._checkpoint, self._limits),
             ),
         )
@@ -306,6 +317,8 @@ class Loop:
             return error_result(call, "execution", f"Agent {agent.name!r} cannot go on: {error}", code=error.code)
         why = FinishReason.AWAITING_APPROVAL if isinstance(left, Ask) else left or place.checkpoint.finish_reason
         self._emit.inside(agent.name)(RunDone(finish_reason=why or FinishReason.STOP))
+        if left is FinishReason.ABORTED and not ending():
+            self._signal.abort()  # one of its tools has asked to stop
         if isinstance(left, Ask):
             return replace(left, within=(call.id, *left.within), path=(agent.name, *left.path))
         return left or result_of_task(call, agent, place.checkpoint)
@@ -329,8 +342,13 @@ class Loop:
         await self._save(lambda newest: transitions.finished(newest, reason), write=not self._is_child)
 
     async def _save(self, change: Change, *, write: bool = True) -> None:
-        """Make the changed checkpoint the newest. A save that fails stops the run."""
-        await self._place.save(lambda newest: self._timed(change(newest)), write=write)
+        """Make the changed checkpoint the newest. A save that fails, for this agent or one below, stops the run."""
+        try:
+            await self._place.save(lambda newest: self._timed(change(newest)), write=write)
+        except Exception:
+            if self._place.failure is not None:
+                self._signal.abort()
+            raise
 
     def _timed(self, checkpoint: Checkpoint) -> Checkpoint:
         """Count the time that is worked on a run whose time is bounded; while it sleeps nobody counts."""

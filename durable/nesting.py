@@ -35,10 +35,17 @@ def new_child(above: Checkpoint, *, agent: str, task: str, now: datetime) -> Che
 
 
 def with_child(above: Checkpoint, call_id: str, child: Checkpoint) -> Checkpoint:
-    """The checkpoint with this state of the agent that works for the call. What it used is used by those above, too."""
+    """The checkpoint with this state of the agent that works for the call. What it used is used by those above, too.
+
+    Once a model has answered it again, what had stopped the run is over.
+    """
     before = above.suspended.get(call_id)
     used = child.usage if before is None else child.usage - before.usage
-    return above.but(suspended={**above.suspended, call_id: child}, usage=above.usage + used)
+    return above.but(
+        suspended={**above.suspended, call_id: child},
+        usage=above.usage + used,
+        last_error=None if used.model_calls else above.last_error,
+    )
 
 
 def inside(checkpoint: Checkpoint, within: Sequence[str], change: Callable[[Checkpoint], Checkpoint]) -> Checkpoint:

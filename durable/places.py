@@ -13,6 +13,7 @@ from durable.capacity import NOTHING, Capacity
 from durable.counting import Tally
 from durable.crossing import save_checkpoint
 from durable.definition import AgentDefinition
+from durable.errors import LeaseLostError, StaleCheckpointError
 from durable.events import CheckpointSaved, Emitter
 from durable.nesting import with_child
 from durable.ports import Store
@@ -34,12 +35,17 @@ class Place(Protocol):
 
     `checkpoint` is that agent's own, `root` the whole run's. `save` changes the agent's own and makes that the newest;
     unless `write` is False it is stored when `save` returns. What is not written goes along with the next that is.
+    `failure` is why the run stops here: a save that failed, for whichever agent, or what it was closed with.
+    `close` says that nothing more is to be written: each save raises the error from then on.
     """
 
     @property
     def checkpoint(self) -> Checkpoint: ...
     @property
     def root(self) -> Checkpoint: ...
+    @property
+    def failure(self) -> Exception | None: ...
+    def close(self, error: Exception) -> None: ...
     async def save(self, change: Change, *, write: bool = True) -> None: ...
 
 
@@ -58,6 +64,8 @@ class RootPlace:
     ) -> None:
         self.checkpoint = checkpoint.but(finish_reason=None) if checkpoint.finish_reason else checkpoint
         self.saved = saved
+        self.failure: Exception | None = None
+        self._closed = False
         self._agent = agent
         self._store = store
         self._tally = tally
@@ -78,15 +86,27 @@ class RootPlace:
         """Change the run's checkpoint and store it. A save that fails leaves the one before as the newest."""
         with anyio.CancelScope(shield=True):
             async with self._lock:
+                if self._closed and self.failure is not None:
+                    raise self.failure
                 checkpoint = change(self.checkpoint)
                 if self._store is None or not write:
                     self.checkpoint = checkpoint
                     return
                 if checkpoint.finish_reason or checkpoint.last_error:  # it may be left here
                     checkpoint = checkpoint.but(consumed=self.consumed())
-                checkpoint = await save_checkpoint(self._agent, self._store, checkpoint, after=self.saved)
+                try:
+                    checkpoint = await save_checkpoint(self._agent, self._store, checkpoint, after=self.saved)
+                except Exception as error:
+                    self.failure = self.failure or error
+                    if isinstance(error, StaleCheckpointError | LeaseLostError):
+                        self.close(error)
+                    raise
                 self.checkpoint = self.saved = checkpoint
                 self._emit(CheckpointSaved(revision=checkpoint.revision, status=checkpoint.status))
+
+    def close(self, error: Exception) -> None:
+        self.failure = self.failure or error
+        self._closed = True
 
     def consumed(self) -> Capacity:
         """What the store calls of this run have taken, in this process and in those that carried it on before."""
@@ -108,6 +128,13 @@ class ChildPlace:
     @property
     def root(self) -> Checkpoint:
         return self._above.root
+
+    @property
+    def failure(self) -> Exception | None:
+        return self._above.failure
+
+    def close(self, error: Exception) -> None:
+        self._above.close(error)
 
     async def save(self, change: Change, *, write: bool = True) -> None:
         await self._save(self._within(change), write=write)

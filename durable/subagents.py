@@ -23,7 +23,7 @@ from durable.messages import ToolCall, ToolMessage
 from durable.outcome import output_of, text_of
 from durable.records import Checkpoint, FinishReason
 from durable.results import error_result
-from durable.tools import ApprovalPolicy, Tool, tool_message
+from durable.tools import ApprovalPolicy, Tool, UnserializableResult, to_json_value, tool_message
 
 if TYPE_CHECKING:
     from durable.definition import AgentDefinition, Resolved
@@ -124,7 +124,11 @@ def result_of_task(call: ToolCall, agent: "AgentDefinition", checkpoint: Checkpo
     """What the lead is told: the answer, as a value where the agent has an `output_type`; else why there is none."""
     reason, text, adapter = checkpoint.finish_reason, text_of(checkpoint), agent.output_adapter
     if reason is FinishReason.STOP:
-        answer = text if adapter is None else adapter.dump_python(output_of(adapter, text), mode="json")
-        return tool_message(call, answer)
+        if adapter is None:
+            return tool_message(call, text)
+        try:
+            return tool_message(call, to_json_value(adapter.dump_python(output_of(adapter, text), mode="json")))
+        except UnserializableResult as error:
+            return error_result(call, "execution", f"The answer of agent {agent.name!r} is not JSON: {error}")
     ended = f"Agent {agent.name!r} ended without an answer: {reason}."
     return error_result(call, "execution", ended, finish_reason=reason, text=text or None)
