@@ -34,11 +34,11 @@ from durable import (
 from durable.admission import admitted, as_messages, redelivered
 from durable.executor import run_to_pause
 from tests.support.effort import effort
-from tests.support.plans import BELOW, GATED, RECOVERY, Plan, random_plan
+from tests.support.plans import BELOW, GATED, RECOVERY, Plan, key_of, random_plan
 from tests.support.runs import Crash
 from tests.support.worlds import SESSION, Build, Interruption, Process, World, show
 
-CONVERSATIONS = effort(210)
+CONVERSATIONS = effort(170)
 CHUNKS = 10
 AT_LEAST = effort(5_000)
 """Schedules, that is pairs of a conversation and a point at which it crashes."""
@@ -63,26 +63,27 @@ class Conversation:
 
 
 def conversation(seed: int) -> Conversation:
-    """One or two user messages with 1 to 4 model turns in all, each of 0 to 4 calls."""
+    """One or two user messages with 1 to 4 model turns in all, each of 0 to 4 calls; one in four has sub-agents."""
     random = Random(seed)
-    steps = random.choice([1, 2, 2, 2, 3, 3, 4])
-    first = random.randint(1, steps)
+    below = BELOW if seed % 4 == 3 else ()
+    steps = random.choice([2, 2, 3] if below else [1, 2, 2, 2, 3, 3, 4])
+    first = steps if below else random.randint(1, steps)
     lengths = [first, steps - first] if first < steps else [first]
-    below = BELOW if seed % 3 == 2 else ()
     plans = tuple(random_plan(random, f"p{n}", length, below=below) for n, length in enumerate(lengths))
-    calls = [call for plan in plans for call in plan.calls if call.plan is None]
+    every = [call for plan in plans for call in plan.calls]
+    calls = [call for call in every if call.plan is None]
     return Conversation(
         seed=seed,
         plans=plans,
         build=Build(
-            missing=frozenset((*RECOVERY, *BELOW)) - {call.tool for plan in plans for call in plan.calls},
+            missing=frozenset((*RECOVERY, *BELOW)) - {call.tool for call in every},
             tool_concurrency=random.choice([None, 1, 2]),
         ),
         accepts=random.random() < 0.4,
         retries=random.choice(["same", "nothing", "resume"]),
         verdicts={
             call.key: random.choice(["approve", "edit" if call.tool in GATED else "approve", "reject"])
-            for call in calls
+            for call in every
         },
         recoveries={call.key: RECOVERY[call.tool] for call in calls},
     )
@@ -131,7 +132,7 @@ async def decide_and_resume(process: Process, said: Conversation, id: str) -> No
     approval = process.approvals.get(id)
     assert approval is not None
     arguments: Any = approval.request.arguments
-    verdict = said.verdicts[arguments["key"]]
+    verdict = said.verdicts[key_of(arguments)]
     decide(
         ApprovalDecision(
             id=id, approved=verdict != "reject", args={**arguments, "fails": False} if verdict == "edit" else None
@@ -224,6 +225,9 @@ def test_there_are_enough_schedules() -> None:
     plans = [plan for seed in range(CONVERSATIONS) for plan in conversation(seed).plans]
     assert {len(step) for plan in plans for step in plan.steps} == {1, 2, 3, 4}
     assert {call.tool for plan in plans for call in plan.calls} == {*RECOVERY, *BELOW}
+    together = [[call for call in step if call.plan] for plan in plans for step in plan.steps]
+    assert max(map(len, together)) > 2
+    assert any(below.tool in GATED for calls in together for call in calls if call.plan for below in call.plan.calls)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))

@@ -37,7 +37,7 @@ RECOVERY = {"note": "rerun", "mail": "report", "ship": "ask", "read": "rerun", "
 }
 
 BELOW = ("helper", "deputy")
-"""The sub-agents: the lead's, and that one's."""
+"""The sub-agents: the lead's, and that one's, which needs an approval for each task."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +114,11 @@ def read_plan(text: str) -> Plan:
     return Plan(raw["name"], steps, raw["t"])
 
 
+def key_of(arguments: Any) -> str:
+    """The key of a call by its arguments: its own, or that of the plan that it hands on."""
+    return arguments["key"] if "key" in arguments else read_plan(arguments["task"]).name
+
+
 def answer(request: ModelRequest, *, already_down: set[str]) -> ModelTurn:
     """Answer the last user message by its plan. A provider that is `down` is so once for each plan."""
     plan, done = _where(request.messages)
@@ -154,11 +159,11 @@ def random_call(random: Random, key: str) -> PlannedCall:
 def random_plan(random: Random, name: str, steps: int, *, below: Sequence[str] = ()) -> Plan:
     """A plan of so many model turns with 0 to 4 calls; one without calls is the answer, which ends it.
 
-    Where there are agents `below`, one call in three is for the first of them, which has the others below it.
+    Where there are agents `below`, one call in two is for the first of them, which has the others below it.
     """
 
     def one(key: str) -> PlannedCall:
-        if below and random.random() < 1 / 3:
+        if below and random.random() < 1 / 2:
             plan = random_plan(random, key, random.choice([1, 2, 2]), below=below[1:])
             return PlannedCall(tool=below[0], key=key, plan=plan)
         return random_call(random, key)

@@ -52,6 +52,7 @@ from durable.approvals import waits_for
 from durable.definition import OnDrift
 from durable.plan import is_poisoned
 from durable.ports import ApprovalEvent
+from durable.subagents import SubAgent
 from durable.transcript import answered_part, call_ids, first_fault, open_turn, pending_calls
 from tests.support.plans import BELOW, GATED, RECOVERY, answer
 from tests.support.runs import Clock, Crash, memory_store, numbered
@@ -187,7 +188,7 @@ class Process:
 
     def _built(self) -> Agent:
         """The lead, with its sub-agents below it: each has the same tools."""
-        build, world, below = self.build, self.world, list[Agent]()
+        build, world, below = self.build, self.world, list[SubAgent]()
         tools = [_tool(self, made) for name, made in _made(build) if name not in build.missing]
         for name in (*reversed(BELOW), "t"):
             agent = Agent(
@@ -205,7 +206,7 @@ class Process:
                 on_agent_drift=build.on_agent_drift,
                 abort_grace=build.abort_grace,
             )
-            below = [] if name in build.missing else [agent]
+            below = [] if name in build.missing else [agent.as_tool(needs_approval=name == "deputy")]
         return agent
 
     @property
@@ -421,7 +422,7 @@ class Approvals:
         process.point()
         ids = world.asked.setdefault(event.call_id, [])
         if approval_id not in ids:
-            again = RECOVERY[event.tool_name] == "ask" and event.call_id in calls_below(world.stored)[1]
+            again = RECOVERY.get(event.tool_name) == "ask" and event.call_id in calls_below(world.stored)[1]
             world.expect(not ids or again or process.overtaken, f"{event.call_id} is asked about twice")
             ids.append(approval_id)
         approval = self._inner.request(approval_id, event)
