@@ -44,8 +44,8 @@ else
 endif
 
 .PHONY: soak
-soak: $(DEV) $(CLOUD) ## Run what takes minutes: a run of forty steps in several slices, and through twenty kills
-	@$(BIN)/python -m pytest -m soak tests/e2e $(ARGS)
+soak: $(DEV) $(CLOUD) ## Run what takes ten minutes: forty steps in many slices, twenty kills, a minute of outages, fifty sessions
+	@$(BIN)/python -m pytest -s -m soak tests/e2e $(ARGS)
 
 .PHONY: test-unit
 test-unit: $(DEV) ## Run the tests that need no local cloud, the long searches in short; ARGS="-k name" chooses

@@ -3,7 +3,8 @@
 `infra.local.cloud` starts it with a minimal environment, its folder in TMPDIR, and a pipe as standard input.
 When that pipe closes, because the program that holds it has ended in whatever way, the emulator, the functions that
 it runs and the folder go too. Beside AWS's requests it answers `POST /_local/kill?function=NAME` (SIGKILL to every
-process of that function) and `GET /_local/workers`.
+process of that function) and `GET /_local/workers`; from `POST /_local/throttle` until `POST /_local/serve` the table
+refuses every request, and `GET /_local/throttled` says how many that were.
 """
 
 from __future__ import annotations
@@ -21,6 +22,12 @@ from urllib.parse import parse_qs
 
 EMULATOR = "ministack"
 EMULATOR_VERSION = "1.5.33"
+
+THROTTLES = (
+    "com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException",
+    "com.amazon.coral.availability#ThrottlingException",
+)
+"""What DynamoDB says when requests come too fast: for the table, and for the account."""
 
 
 def main() -> None:
@@ -63,9 +70,14 @@ def _end_with_parent(run_folder: Path) -> None:
 def _with_control_requests(emulator: Any) -> Any:
     """The emulator's ASGI application, with the launcher's own requests in front."""
 
+    table = Throttle()
+
     async def app(scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] != "http" or not scope["path"].startswith("/_local/"):
-            await emulator(scope, receive, send)
+            if table.refuses(scope):
+                await table.refuse(send)
+            else:
+                await emulator(scope, receive, send)
             return
         function = parse_qs(scope["query_string"].decode()).get("function", [""])[0]
         request = (scope["method"], scope["path"])
@@ -76,11 +88,34 @@ def _with_control_requests(emulator: Any) -> Any:
             answer = _workers(function)
             for worker in answer:
                 os.kill(worker["pid"], signal.SIGKILL)
+        elif request in (("POST", "/_local/throttle"), ("POST", "/_local/serve"), ("GET", "/_local/throttled")):
+            if request[0] == "POST":
+                table.throttles = scope["path"] == "/_local/throttle"
+            answer = table.refused
         headers = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": 404 if answer is None else 200, "headers": headers})
         await send({"type": "http.response.body", "body": json.dumps(answer).encode()})
 
     return app
+
+
+class Throttle:
+    """Whether DynamoDB refuses requests, and how many it has refused so far."""
+
+    def __init__(self) -> None:
+        self.throttles = False
+        self.refused = 0
+
+    def refuses(self, scope: Any) -> bool:
+        target = dict(scope["headers"]).get(b"x-amz-target", b"") if scope["type"] == "http" else b""
+        return self.throttles and target.startswith(b"DynamoDB_")
+
+    async def refuse(self, send: Any) -> None:
+        kind = THROTTLES[self.refused % len(THROTTLES)]
+        self.refused += 1
+        headers = [(b"content-type", b"application/x-amz-json-1.0")]
+        await send({"type": "http.response.start", "status": 400, "headers": headers})
+        await send({"type": "http.response.body", "body": json.dumps({"__type": kind, "message": kind}).encode()})
 
 
 def _workers(function: str) -> list[dict[str, Any]]:

@@ -7,6 +7,8 @@
         with model.hold(1) as held:     # the second answer is kept back
             held.wait()                 # until it is asked for
             cloud.kill_function("RunsFunction")
+        with model.down(503, 529):      # out of service: every request is refused, with these in turn
+            ...
 
 Which answer a request gets follows from the request alone: the number of model turns it already contains. So a request
 that is sent again gets the same answer again. What a real provider refuses is refused here: no key, a stream, a
@@ -17,9 +19,11 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import cycle
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -87,6 +91,7 @@ class ModelServer:
             raise ValueError("a conversation needs at least one answer")
         self._answers = answers
         self._held: dict[int, Held] = {}
+        self._outage: Iterator[int] | None = None
         self._lock = threading.Lock()
         self.requests: list[ModelRequest] = []  # all that arrived, oldest first
 
@@ -115,6 +120,22 @@ class ModelServer:
             held = self._held[exchange] = Held()
         return held
 
+    @contextmanager
+    def down(self, *statuses: int) -> Iterator[None]:
+        """Answer every request with one of these errors, in turn; one that is held back as well, when it is let go."""
+        with self._lock:
+            self._outage = cycle(statuses)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._outage = None
+
+    def refused(self) -> int:
+        """How many requests were answered with an error."""
+        with self._lock:
+            return sum(request.exchange is None for request in self.requests)
+
     def __enter__(self) -> Self:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self.answer))
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
@@ -138,13 +159,18 @@ class ModelServer:
             return _refusal(400, f"We could not parse the JSON body of your request: {error}")
         exchange = _turns(body) % len(self._answers)
         answer = self._answers[exchange]
-        refusal = _refuse(path, authorization, body, answer)
+        refusal = _refuse(path, authorization, body, answer) or self._failing()
         with self._lock:
             self.requests.append(ModelRequest(None if refusal else exchange, body))
             held = self._held.get(exchange)
         if refusal is None and held is not None:
             held.stop_here()
+            refusal = self._failing()
         return refusal or answer
+
+    def _failing(self) -> Answer | None:
+        with self._lock:
+            return failure(next(self._outage), "out of service") if self._outage else None
 
 
 # --- Answers that are made up rather than recorded --------------------------------------------------------------------

@@ -6,10 +6,12 @@ launcher applies them to the one version they were written for and refuses any o
 
 from __future__ import annotations
 
+import hashlib
 import json
 import random
 import sys
 import threading
+import zipfile
 from contextvars import ContextVar
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,6 +29,7 @@ LAMBDA_RUNTIME_PACKAGES = ("boto3", "botocore", "s3transfer", "jmespath", "dateu
 def apply(runtime_dir: Path) -> None:
     """Apply every patch; `runtime_dir` is an empty folder that may be filled with the Lambda runtime's packages."""
     functions_see_only_their_own_packages(runtime_dir)
+    a_package_is_unpacked_once(runtime_dir.with_name("unpacked"))
     a_python_exception_keeps_its_class_name()
     a_killed_function_is_an_exit_error()
     a_failed_import_shows_its_traceback()
@@ -55,6 +58,24 @@ def functions_see_only_their_own_packages(runtime_dir: Path) -> None:
         f"sys.path.append({str(runtime_dir)!r})\n"
     )
     _edit_worker_script(lambda script: prelude + script)
+
+
+def a_package_is_unpacked_once(folder: Path) -> None:
+    """Environments see the same read-only files of a package or layer, which none of them waits for twice."""
+    lock = threading.Lock()
+
+    class UnpackedOnce(zipfile.ZipFile):
+        def extractall(self, path: Any = None, members: Any = None, pwd: Any = None) -> None:
+            contents = repr([(entry.filename, entry.CRC) for entry in self.infolist()])
+            unpacked = folder / hashlib.sha256(contents.encode()).hexdigest()
+            with lock:
+                if not unpacked.exists():
+                    super().extractall(unpacked.with_suffix(".part"))
+                    unpacked.with_suffix(".part").rename(unpacked)
+            for entry in unpacked.iterdir():
+                (Path(path) / entry.name).symlink_to(entry)
+
+    lambda_runtime.zipfile = SimpleNamespace(**{**vars(zipfile), "ZipFile": UnpackedOnce})
 
 
 def a_python_exception_keeps_its_class_name() -> None:

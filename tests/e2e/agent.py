@@ -22,23 +22,28 @@ SCRIPTS: dict[str, list[Answer]] = {
     "stop": [("pay_or_stop", {"amount": 5}), "Never reached."],
     "remind": [("pay_some_day", {"amount": 5}), "Paid at last."],
     "stumble": [[("step", {"name": 1}), ("fail", {}), ("nonsense", {})], "So be it."],
-    "long": [*(("pace", {"name": f"s{number}", "seconds": 2.0}) for number in range(40)), "All done."],
-    "killed": [*(("pace", {"name": f"s{number}", "seconds": 0.25}) for number in range(40)), "All done."],
     "locked": [ProviderAuthenticationError("scripted", "Incorrect API key provided.", status=401), "Unlocked."],
 }
 
 
+def walk(steps: str, seconds: str) -> list[Answer]:
+    """So many steps of so many seconds, one after the other."""
+    return [*(("pace", {"name": f"s{number}", "seconds": float(seconds)}) for number in range(int(steps))), "All done."]
+
+
 def tell(session: str, step: str) -> None:
-    httpx.post(os.environ["LEDGER_URL"], json={"session": session, "step": step}, timeout=90, trust_env=False)
+    with httpx.Client(timeout=90, trust_env=False, verify=False) as client:
+        client.post(os.environ["LEDGER_URL"], json={"session": session, "step": step})
 
 
-def answers(request: ModelRequest) -> Answer:
-    """`<script> <session>` is what the user says; the turn is how many answers came after it."""
+async def answers(request: ModelRequest) -> Answer:
+    """`<script> <session> …` is what the user says; the turn is how many answers came after it."""
     said = max(at for at, message in enumerate(request.messages) if isinstance(message, UserMessage))
-    script, session = str(request.messages[said].content).split()
+    script, session, *more = str(request.messages[said].content).split()
     turn = sum(message.role == "assistant" for message in request.messages[said:])
-    tell(session, f"model-{turn}")
-    return SCRIPTS[script][turn]
+    async with httpx.AsyncClient(timeout=90, trust_env=False, verify=False) as client:
+        await client.post(os.environ["LEDGER_URL"], json={"session": session, "step": f"model-{turn}"})
+    return walk(*more)[turn] if script == "walk" else SCRIPTS[script][turn]
 
 
 @tool
@@ -50,7 +55,7 @@ def step(name: str, ctx: ToolContext) -> str:
 
 @tool
 async def pace(name: str, seconds: float, ctx: ToolContext) -> str:
-    """Do one step, slowly."""
+    """Do one step, slowly. Whoever is stopped before its end has not done it."""
     await anyio.sleep(seconds)
     tell(ctx.session_id or "", name)
     return f"{name} done"

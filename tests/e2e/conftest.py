@@ -2,11 +2,14 @@
 
 import json
 import re
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import httpx
@@ -18,6 +21,29 @@ from tests.support.ledger import Ledger
 
 HERE = Path(__file__).parent
 REQUEST_SECONDS = 10
+SLICE_SECONDS = 10
+
+T = TypeVar("T")
+
+
+def at_once(calls: Sequence[Callable[[], T]]) -> list[T]:
+    """Make all of these calls at the same moment, each in a thread of its own; their results, in order."""
+    ready = threading.Barrier(len(calls))
+
+    def one(call: Callable[[], T]) -> T:
+        ready.wait()
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        return list(pool.map(one, calls))
+
+
+def until(holds: Callable[[], bool], seconds: float = 30) -> None:
+    """Return as soon as it holds."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"it did not come to that within {seconds:g} seconds"
+        time.sleep(0.1)
 
 
 @dataclass
@@ -36,8 +62,18 @@ class World:
     def call(self, method: str, path: str, body: Any = None, **options: Any) -> httpx.Response:
         return self.deployment.request(method, path, json=body, **options)
 
-    def start(self, session: str, script: str, **options: Any) -> httpx.Response:
-        return self.call("POST", f"/sessions/{session}/runs", {"input": f"{script} {session}"}, **options)
+    def start(self, session: str, script: str, *more: Any, **options: Any) -> httpx.Response:
+        said = " ".join(map(str, (script, session, *more)))
+        return self.call("POST", f"/sessions/{session}/runs", {"input": said}, **options)
+
+    def messages(self, session: str, role: str) -> list[Any]:
+        """What the messages of one role say, oldest first."""
+        shown = self.call("GET", f"/sessions/{session}/messages").json()["messages"]
+        return [message["content"] for message in shown if message["role"] == role]
+
+    def counts(self, session: str, *steps: str) -> list[int]:
+        """How often each of these steps has really happened."""
+        return [self.ledger.count(session, step) for step in steps]
 
     def until(self, session: str, status: str, seconds: float = 60) -> dict[str, Any]:
         """The session, as soon as it has this status."""
@@ -75,10 +111,69 @@ class World:
         assert approval.task_token is not None
         return approval.task_token
 
+    def execution(self, session: str) -> str:
+        """The ARN of the execution that runs for this session."""
+        return self.runs("RUNNING")[session]
+
+    def runs(self, status: str) -> dict[str, str]:
+        """The ARNs of all executions with this status, by their sessions."""
+        describe = self.cloud.client("stepfunctions").describe_execution
+        arns = [execution["executionArn"] for execution in self.executions(status)]
+        return {json.loads(describe(executionArn=arn)["input"])["session_id"]: arn for arn in arns}
+
+    def stop(self, session: str) -> None:
+        """Stop the session's execution; a Lambda that works for it works on, as on AWS."""
+        self.cloud.client("stepfunctions").stop_execution(executionArn=self.execution(session))
+
+    @contextmanager
+    def reconfigured(self, variables: dict[str, str], *functions: str) -> Iterator[None]:
+        """Set environment variables of these functions, as an operator can, and set them back in the end."""
+        client = self.cloud.client("lambda")
+        names = [self.deployment.resources[function] for function in functions]
+        before = {name: client.get_function_configuration(FunctionName=name)["Environment"] for name in names}
+        for name, environment in before.items():
+            changed = {"Variables": {**environment["Variables"], **variables}}
+            client.update_function_configuration(FunctionName=name, Environment=changed)
+        try:
+            yield
+        finally:
+            for name, environment in before.items():
+                client.update_function_configuration(FunctionName=name, Environment=environment)
+
     def executions(self, status: str) -> list[dict[str, Any]]:
         return self.cloud.client("stepfunctions").list_executions(
             stateMachineArn=self.deployment.outputs["StateMachineArn"], statusFilter=status
         )["executions"]
+
+
+@dataclass(frozen=True)
+class LeftBehind:
+    """Runs that nobody drives any more, since before the first test: what becomes of them is looked at in the end."""
+
+    killed: str  # the Lambda of its request died, and the client never came back
+    stopped: str  # its execution was stopped, and its last slice has no time to finish
+    aborted: str  # its execution was stopped, and then somebody aborted it
+
+
+@pytest.fixture(scope="session", autouse=True)
+def left_behind(request: pytest.FixtureRequest, world: World) -> LeftBehind | None:
+    """They need minutes, so they begin with the first test; None where no test asks for them."""
+    if not any("left_behind" in getattr(item, "fixturenames", ()) for item in request.session.items):
+        return None
+    left = LeftBehind(*(world.new_session() for _ in range(3)))
+    with ThreadPoolExecutor() as pool:
+        gate = world.ledger.hold(left.killed, "model-1")
+        request_of_killed = pool.submit(world.start, left.killed, "steps")
+        gate.wait()
+        world.cloud.kill_function("RunsFunction")
+        gate.open()
+        request_of_killed.result()
+    for session in (left.stopped, left.aborted):
+        world.start(session, "walk", 10, 1, headers={"Prefer": "respond-async"})
+        until(lambda: world.counts(session, "s0") == [1])  # noqa: B023 - called before the next one
+        world.stop(session)
+    world.call("POST", f"/sessions/{left.aborted}/abort")
+    return left
 
 
 @pytest.fixture(scope="session")
@@ -89,7 +184,7 @@ def world() -> Iterator[World]:
             {
                 "Model": "scripted:agent:answers",
                 "RequestSeconds": str(REQUEST_SECONDS),
-                "SliceSeconds": "60",
+                "SliceSeconds": str(SLICE_SECONDS),
                 "MinModelSeconds": "1",
             },
         )

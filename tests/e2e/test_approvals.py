@@ -1,13 +1,11 @@
 """Approvals through Step Functions: deadlines, reminders, what stops a run that waits, and Lambdas that die."""
 
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import World
+from tests.e2e.conftest import World, until
 
 pytestmark = pytest.mark.e2e
 
@@ -26,13 +24,6 @@ def decide(world: World, approval_id: str, **decision: Any) -> Any:
 
 def trail(world: World, approval_id: str) -> list[str]:
     return [event["event"] for event in world.call("GET", f"/approvals/{approval_id}").json()["trail"]]
-
-
-def until(holds: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.1)
 
 
 def test_deadlines(world: World) -> None:
@@ -94,10 +85,7 @@ def test_deleting_the_session_cancels(world: World) -> None:
 def test_a_decision_after_the_execution_was_stopped(world: World) -> None:
     """Somebody stops the execution that waits: the decision starts a new one."""
     session, approval_id = paused(world)
-    before = {execution["executionArn"] for execution in world.executions("RUNNING")}
-    states = world.cloud.client("stepfunctions")
-    [ours] = [arn for arn in before if session in states.describe_execution(executionArn=arn)["input"]]
-    states.stop_execution(executionArn=ours)
+    world.stop(session)
     assert decide(world, approval_id, approved=True).status_code == 200
     assert world.until(session, "finished")["text"] == "Paid."
     assert world.ledger.count(session, "pay") == 1

@@ -33,19 +33,6 @@ def in_background(call: Any, *arguments: Any) -> tuple[threading.Thread, list[An
     return thread, answers
 
 
-@pytest.fixture(scope="module", autouse=True)
-def abandoned(world: World) -> str:
-    """A session whose Lambda was killed before the first test, and that nobody sends anything to."""
-    session = world.new_session()
-    gate = world.ledger.hold(session, "model-1")
-    thread, _ = in_background(world.start, session, "steps")
-    gate.wait()
-    world.cloud.kill_function("RunsFunction")
-    gate.open()
-    thread.join(30)
-    return session
-
-
 def test_a_run_that_finishes_answers_200(world: World) -> None:
     """A run that needs nobody is done within its request, and each of its steps happened once."""
     session = world.new_session()
@@ -263,12 +250,3 @@ def test_a_redelivered_request_is_answered_from_its_record(world: World) -> None
     assert answers[0].json()["run_id"] == answers[1].json()["run_id"]
     assert world.ledger.count(session, "model-0") == 1
     assert world.start(session, "talk", headers=headers).status_code == 422
-
-
-def test_a_request_that_nobody_sends_again_is_recovered(world: World, abandoned: str) -> None:
-    """A Lambda dies in its request and the client never comes back: the scheduled recovery finishes the run.
-
-    It is due a minute after the end of the Lambda that accepted it, and recovery looks every minute.
-    """
-    assert world.until(abandoned, "finished", seconds=REQUEST_SECONDS + 180)["text"] == "Both done."
-    assert [world.ledger.count(abandoned, name) for name in ("model-0", "one", "two", "model-2")] == [1] * 4

@@ -98,6 +98,21 @@ def test_a_failure_can_be_scripted() -> None:
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "1")
 
 
+def test_a_provider_can_be_down(model: ModelServer) -> None:
+    """During an outage every request is refused, one that was held back too; after it all is as before."""
+    answers: list[httpx.Response] = []
+    with model.hold(0) as held:
+        asking = threading.Thread(target=lambda: answers.append(ask(model, USER)))
+        asking.start()
+        held.wait(5)
+        with model.down(503, 529):
+            held.release()
+            asking.join(5)
+            statuses = [answer.status_code for answer in (*answers, ask(model, USER), ask(model, USER))]
+    assert (statuses, model.refused()) == ([503, 529, 503], 2)
+    assert ask(model, USER).status_code == 200
+
+
 def test_a_recording_is_played(tmp_path: Path) -> None:
     """A recorded conversation is answered with the recorded bodies, in the order of its turns."""
     exchanges = [
