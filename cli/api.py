@@ -57,6 +57,9 @@ class Api:
     def post(self, path: str, body: Any = None, *, headers: Mapping[str, str] | None = None) -> Answer:
         return self.request("POST", path, body={} if body is None else body, headers=headers)
 
+    def delete(self, path: str) -> Answer:
+        return self.request("DELETE", path)
+
     def request(
         self,
         method: str,
@@ -93,6 +96,8 @@ def _read(response: httpx.Response) -> Answer:
         body = response.json()
     except ValueError:
         body = None
+    if response.status_code == 204:
+        return Answer(response.status_code, {})
     if response.is_success and isinstance(body, dict):
         return Answer(response.status_code, body)
     known = body if isinstance(body, dict) else {}

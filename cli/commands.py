@@ -33,14 +33,14 @@ Command = Callable[[Api, Namespace], Shown]
 
 def start(api: Api, given: Namespace) -> Shown:
     headers = {"Idempotency-Key": given.key} if given.key else {}
-    answer = api.post(
-        f"/sessions/{segment(given.session)}/runs", {"input": given.input}, headers=headers | _prefer(given)
-    )
+    body = {"input": given.input, **_busy(given)}
+    answer = api.post(f"/sessions/{segment(given.session)}/runs", body, headers=headers | _prefer(given))
     return _run(api, answer, given)
 
 
 def resume(api: Api, given: Namespace) -> Shown:
-    return _run(api, api.post(f"/sessions/{segment(given.session)}/resume", headers=_prefer(given)), given)
+    path = f"/sessions/{segment(given.session)}/resume"
+    return _run(api, api.post(path, _busy(given), headers=_prefer(given)), given)
 
 
 def abort(api: Api, given: Namespace) -> Shown:
@@ -92,7 +92,7 @@ def fork(api: Api, given: Namespace) -> Shown:
     headers = {"Idempotency-Key": given.key} if given.key else {}
     made = api.post(f"/sessions/{segment(given.session)}/forks", body, headers=headers).body
     if given.resume:
-        return _run(api, api.post(f"/sessions/{made['segment']}/resume"), given)
+        return _run(api, api.post(f"/sessions/{made['segment']}/resume", _busy(given), headers=_prefer(given)), given)
     names = ("session_id", "status", "step")
     return Shown(Code.OK, made, fields({name.replace("session_id", "session"): made[name] for name in names}))
 
@@ -101,6 +101,17 @@ def compare(api: Api, given: Namespace) -> Shown:
     found = api.get(f"/sessions/{segment(given.a)}/compare/{segment(given.b)}")
     differ = found["diverged_at"] is not None or bool(found["drift"])
     return Shown(Code.DIFFERENT if differ else Code.OK, found, found["text"].rstrip("\n"))
+
+
+def truncate(api: Api, given: Namespace) -> Shown:
+    body = {"message_count": given.messages, **_busy(given)}
+    session = api.post(f"/sessions/{segment(given.session)}/truncate", body).body
+    return Shown(Code.OK, session, session_text(session))
+
+
+def delete(api: Api, given: Namespace) -> Shown:
+    api.delete(f"/sessions/{segment(given.session)}")
+    return Shown(Code.OK, {"session_id": given.session, "deleted": True}, fields({"deleted": given.session}))
 
 
 def list_approvals(api: Api, given: Namespace) -> Shown:
@@ -155,6 +166,10 @@ def _code(session: dict[str, Any]) -> Code:
 
 def _prefer(given: Namespace) -> dict[str, str]:
     return {"Prefer": "respond-async"} if given.respond_async else {}
+
+
+def _busy(given: Namespace) -> dict[str, str]:
+    return {"on_busy": given.on_busy} if given.on_busy else {}
 
 
 def _approval(given: Namespace) -> str:

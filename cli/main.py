@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
     codes = "\n".join(f"  {code.value}  {meaning}" for code, meaning in MEANING.items())
     top = argparse.ArgumentParser(
         prog="durable",
-        description="Start, look at, fork and compare the runs of a deployment, and decide its approvals.",
+        description="Start, look at, fork, compare, cut and delete the runs of a deployment, and decide its approvals.",
         epilog=f"exit codes:\n{codes}\n",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -99,6 +99,14 @@ def _sessions(words: Any) -> None:
     fork.add_argument("--input", help="a message behind what is pending")
     fork.add_argument("--resume", action="store_true", help="carry the fork on at once")
     _running(fork)
+    truncate = _command(words, "truncate", commands.truncate, "cut a session back to its first messages")
+    truncate.add_argument("session")
+    truncate.add_argument("messages", type=int, help="how many messages stay")
+    _busy(truncate)
+    delete = _command(
+        words, "delete", commands.delete, "delete a session with all that is kept of it; its run is stopped"
+    )
+    delete.add_argument("session")
     compare = _command(words, "compare", commands.compare, "where two sessions part")
     compare.add_argument("a")
     compare.add_argument("b")
@@ -134,7 +142,16 @@ def _command(words: Any, name: str, command: commands.Command, about: str) -> ar
 
 def _running(made: argparse.ArgumentParser) -> None:
     made.add_argument("--async", dest="respond_async", action="store_true", help="do not wait for the answer")
+    _busy(made)
     _waiting(made)
+
+
+def _busy(made: argparse.ArgumentParser) -> None:
+    made.add_argument(
+        "--on-busy",
+        choices=("reject", "wait"),
+        help="while somebody else runs the session: fail at once (the default), or wait up to half a minute for it",
+    )
 
 
 def _waiting(made: argparse.ArgumentParser) -> None:

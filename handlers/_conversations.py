@@ -10,6 +10,7 @@ from durable.errors import SessionNotFoundError, StaleCheckpointError
 from durable.records import Checkpoint
 from handlers._aborting import abort_run, is_under_way
 from handlers._running import moved_meanwhile, not_due, stream_of, take_lease
+from handlers._waiting import BusyPolicy, when_free
 from handlers._wiring import App
 
 
@@ -19,13 +20,22 @@ class TruncateRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     message_count: Annotated[int, Field(ge=0)]
+    on_busy: BusyPolicy = "reject"
 
 
-def truncate_session(app: App, session_id: str, count: int, *, owner: str, until: datetime) -> Checkpoint:
-    """Cut the session back to its first `count` messages, under its lease; give it as it stands then.
+def truncate_session(app: App, session_id: str, request: TruncateRequest, *, owner: str, until: datetime) -> Checkpoint:
+    """Cut the session back to its first messages, under its lease; give it as it stands then.
 
     Raises `SessionBusyError` while somebody runs it, and what `conversation.check_cut` raises.
     """
+
+    def cut() -> Checkpoint:
+        return _cut(app, session_id, request.message_count, owner=owner, until=until)
+
+    return when_free(app, cut, on_busy=request.on_busy, until=until)
+
+
+def _cut(app: App, session_id: str, count: int, *, owner: str, until: datetime) -> Checkpoint:
     lease = take_lease(app, session_id, owner=owner, until=until)
     try:
         stored = app.store.checkpoints.load(session_id)

@@ -6,7 +6,7 @@ What only forks, cuts and deletions need is imported with the first of them: a r
 
 import hashlib
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.api_gateway import Router
@@ -40,7 +40,7 @@ from handlers._responses import (
 )
 from handlers._running import STOPPED, Accepted, Known, Redelivered, accept, run
 from handlers._sizes import fitted
-from handlers._waiting import when_free
+from handlers._waiting import BusyPolicy, when_free
 from handlers._wiring import App, app
 
 router = Router()
@@ -51,15 +51,22 @@ MAX_KEY = 255
 class RunRequest(BaseModel):
     """The body: what the user says, as a text or as messages (a history that is known is recognised).
 
-    `context` is what a dynamic agent is made for; a run that is resumed keeps its own. `on_busy` says what to do while
-    somebody else runs the session: `reject` the request with 409, or `wait` for as long as it may take.
+    `context` is what a dynamic agent is made for; a run that is resumed keeps its own.
     """
 
     model_config = ConfigDict(extra="forbid")
 
     input: Annotated[str, Field(max_length=1_000_000)] | list[Message]
     context: JsonValue = None
-    on_busy: Literal["reject", "wait"] = "reject"
+    on_busy: BusyPolicy = "reject"
+
+
+class ResumeRequest(BaseModel):
+    """The body of a resume, which may be left out."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    on_busy: BusyPolicy = "reject"
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
@@ -81,7 +88,7 @@ def start(segment: str) -> Response[str]:
         session_id=session_id,
         request=_request_key(event.headers.get("Idempotency-Key"), event.decoded_body or ""),
         run_context=request.context,
-        waits=request.on_busy == "wait",
+        on_busy=request.on_busy,
     )
 
 
@@ -90,9 +97,10 @@ def resume(segment: str) -> Response[str]:
     """Carry an unfinished run on; a finished one gives its recorded result. Answers like a run."""
     session_id = session_id_of(segment)
     about(session_id=session_id)
+    request = parse_body(ResumeRequest, router.current_event.decoded_body)
     if app().store.checkpoints.load(session_id) is None:
         raise SessionNotFoundError(session_id)
-    return _carry_out(app(), (), session_id=session_id)
+    return _carry_out(app(), (), session_id=session_id, on_busy=request.on_busy)
 
 
 @router.post("/sessions/<segment>/abort")
@@ -145,7 +153,7 @@ def truncate(segment: str) -> Response[str]:
     checkpoint = truncate_session(
         app(),
         session_id,
-        parse_body(TruncateRequest, router.current_event.decoded_body).message_count,
+        parse_body(TruncateRequest, router.current_event.decoded_body),
         owner=f"request/{context.aws_request_id}",
         until=end_of(context, app().agent.clock()),
     )
@@ -176,9 +184,9 @@ def _carry_out(
     session_id: str,
     request: tuple[str, str] | None = None,
     run_context: JsonValue = None,
-    waits: bool = False,
+    on_busy: BusyPolicy,
 ) -> Response[str]:
-    """Accept the input under the session's lease and run on it; `waits` for the lease as long as there is time."""
+    """Accept the input under the session's lease and run on it."""
     event, context = router.current_event, router.lambda_context
     until = end_of(context, application.agent.clock())
 
@@ -194,7 +202,7 @@ def _carry_out(
             until=until,
         )
 
-    match when_free(application, take, until=until) if waits else take():
+    match when_free(application, take, on_busy=on_busy, until=until):
         case Known(checkpoint):
             view = result_view(result_of(checkpoint))
             return json_response(fitted(view, answer_at(stage_prefix(router), checkpoint)))

@@ -111,7 +111,22 @@ def test_session_ids_stand_in_urls_as_the_api_reads_them(session_id: str) -> Non
 REQUESTS: list[tuple[list[str], str, str, Any]] = [
     (["runs", "start", "s", "Hi."], "POST", "/sessions/s/runs", {"input": "Hi."}),
     (["runs", "resume", "s"], "POST", "/sessions/s/resume", {}),
+    (
+        ["runs", "start", "s", "Hi.", "--on-busy", "wait"],
+        "POST",
+        "/sessions/s/runs",
+        {"input": "Hi.", "on_busy": "wait"},
+    ),
+    (["runs", "resume", "s", "--on-busy", "wait"], "POST", "/sessions/s/resume", {"on_busy": "wait"}),
     (["runs", "abort", "s"], "POST", "/sessions/s/abort", {}),
+    (["truncate", "s", "4"], "POST", "/sessions/s/truncate", {"message_count": 4}),
+    (
+        ["truncate", "s", "0", "--on-busy", "reject"],
+        "POST",
+        "/sessions/s/truncate",
+        {"message_count": 0, "on_busy": "reject"},
+    ),
+    (["delete", "s"], "DELETE", "/sessions/s", None),
     (["runs", "show", "s"], "GET", "/sessions/s", None),
     (["fork", "s", "--step", "1"], "POST", "/sessions/s/forks", {"patch": {}, "from_step": 1}),
     (
@@ -183,6 +198,24 @@ def test_headers_are_what_was_asked_for() -> None:
     assert (first["Idempotency-Key"], first["Prefer"]) == ("order-17", "respond-async")
     assert "Idempotency-Key" not in second
     assert "Prefer" not in second
+
+
+def test_a_fork_that_is_carried_on_is_resumed_as_asked() -> None:
+    """`--resume` asks twice: for the fork as it was described, and for its resume as a resume would be."""
+    made = {"session_id": "f", "segment": "f", "status": "in-progress", "step": 1}
+    line = Line(made, session("in-progress"))
+    line.run("fork", "s", "--step", "1", "--resume", "--on-busy", "wait", "--async")
+    assert line.asked == [("POST", "/sessions/s/forks"), ("POST", "/sessions/f/resume")]
+    assert line.body == {"on_busy": "wait"}
+    assert line.requests[-1].headers["Prefer"] == "respond-async"
+
+
+def test_a_deleted_session_is_named() -> None:
+    """The API answers a deletion with nothing; the command says what is gone."""
+    line = Line(httpx.Response(204))
+    assert line.run("delete", "s") == Code.OK
+    assert line.out.getvalue() == "deleted  s\n"
+    assert Line(problem(409, "SESSION_BUSY", retryable=True)).run("delete", "s") == Code.TRY_AGAIN
 
 
 # --- what is shown ---------------------------------------------------------------------------------------------------

@@ -38,6 +38,41 @@ def test_who_waits_runs_when_the_session_is_free(cloud: Deployment, slept: list[
     assert max(slept) <= 2
 
 
+def test_a_resume_waits_like_a_message(cloud: Deployment, slept: list[float]) -> None:
+    """A resume is refused while somebody runs the session, or waits for it, and then carries the run on."""
+    cloud.send("hi", headers={"Prefer": "respond-async"})
+    cloud.hold(seconds=5)
+    for body in (None, {}, {"on_busy": "reject"}):
+        refused = cloud.request("POST", "/sessions/s/resume", body=body)
+        assert (refused.status, refused.json["code"]) == (409, "SESSION_BUSY")
+    assert slept == []
+    resumed = cloud.request("POST", "/sessions/s/resume", body={"on_busy": "wait"})
+    assert (resumed.status, resumed.json["text"]) == (200, "Hello.")
+    assert 5 <= sum(slept) <= 7
+
+
+def test_a_truncation_waits_like_a_message(cloud: Deployment, slept: list[float]) -> None:
+    """A session is cut when nobody runs it any more, if the request waits; else it is refused and left as it is."""
+    cloud.send("hi")
+    cloud.hold(seconds=5)
+    refused = cloud.request("POST", "/sessions/s/truncate", body={"message_count": 0})
+    assert (refused.status, len(cloud.stored().messages)) == (409, 2)
+    cut = cloud.request("POST", "/sessions/s/truncate", body={"message_count": 0, "on_busy": "wait"})
+    assert (cut.status, len(cloud.stored().messages)) == (200, 0)
+    assert 5 <= sum(slept) <= 7
+
+
+def test_a_fork_waits_for_nobody(cloud: Deployment, slept: list[float]) -> None:
+    """A fork is made of what is saved, whoever runs the session, and can itself be waited for."""
+    cloud.send("hi")
+    cloud.hold(seconds=20)
+    made = cloud.request("POST", "/sessions/s/forks", body={"message_count": 2, "session_id": "f"})
+    assert (made.status, slept) == (201, [])
+    cloud.hold("f", seconds=5)
+    answered = cloud.request("POST", "/sessions/f/runs", body={"input": "and?", "on_busy": "wait"})
+    assert (answered.status, answered.json["text"]) == (200, "Again.")
+
+
 def test_a_wait_ends_before_the_request_does(cloud: Deployment, slept: list[float]) -> None:
     """A session that stays busy is refused while there is time to say so, and nothing of the input was stored."""
     cloud.hold(seconds=900)
@@ -58,8 +93,9 @@ def test_who_waits_is_accepted_by_what_the_session_is_then(cloud: Deployment, sl
 
 def test_another_policy_is_refused(cloud: Deployment) -> None:
     """A policy that does not exist is a fault of the request."""
-    answered = cloud.request("POST", "/sessions/s/runs", body={"input": "hi", "on_busy": "queue"})
-    assert answered.status == 400
+    for path, body in (("runs", {"input": "hi"}), ("resume", {}), ("truncate", {"message_count": 0})):
+        answered = cloud.request("POST", f"/sessions/s/{path}", body={**body, "on_busy": "queue"})
+        assert (answered.status, answered.json["code"]) == (400, "REQUEST_INVALID")
 
 
 def test_a_thousand_redeliveries_are_one_run(cloud: Deployment) -> None:
