@@ -3,6 +3,7 @@
 from durable.agent import Agent, Approvals, get_checkpoint_history
 from durable.approval_stream import Approval, ApprovalStatus
 from durable.approvals import ApprovalDecision, Decided, decide
+from durable.approvers import ApprovalTerms
 from durable.attachments import Attachment
 from durable.bounds import Bounds, Watch
 from durable.compaction import Compaction, Summarizer, Summary, summarize_with
@@ -13,6 +14,7 @@ from durable.errors import (
     ApprovalClosedError,
     ApprovalError,
     ApprovalNotFoundError,
+    ArgumentsChangedError,
     CheckpointNotFoundError,
     ConfigurationError,
     DurableError,
@@ -20,6 +22,7 @@ from durable.errors import (
     InvalidInputError,
     InvalidSessionIdError,
     LeaseLostError,
+    NotAnApproverError,
     PropagatingToolError,
     ProviderAuthenticationError,
     ProviderContextLengthError,
@@ -126,7 +129,9 @@ __all__ = [
     "ApprovalNotFoundError",
     "ApprovalRequested",
     "ApprovalStatus",
+    "ApprovalTerms",
     "Approvals",
+    "ArgumentsChangedError",
     "ArgumentsDelta",
     "AssistantMessage",
     "Attachment",
@@ -166,6 +171,7 @@ __all__ = [
     "NativeBlock",
     "NativeProvider",
     "NativeTurn",
+    "NotAnApproverError",
     "Page",
     "Part",
     "Patch",

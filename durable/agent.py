@@ -6,7 +6,7 @@ if result.finish_reason == "awaiting-approval":
     result = await agent.approvals.resolve(result.approval_id, approved=True, by="ada")
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
@@ -24,10 +24,10 @@ from durable.events import Listener
 from durable.executor import execute, run_to_pause
 from durable.fork import Fork, fork
 from durable.locks import SessionLock
-from durable.outcome import RunResult
+from durable.outcome import RunResult, result_of
 from durable.patches import NO_PATCH, Patch
 from durable.ports import HistoryEntry, Page, Provider, Store
-from durable.records import Status, check_session_id
+from durable.records import Checkpoint, Status, check_session_id
 from durable.resolving import tools_at
 from durable.resume import resume_after_approval
 from durable.sessions import ConversationSession, session_of
@@ -48,6 +48,7 @@ class Agent(AgentDefinition):
         provider: Provider | None = None,
         make_provider: Callable[[str], Provider] | None = None,
         store: Store | None = None,
+        approvers: Sequence[str] = (),
     ) -> Self:
         """Give a copy with what a deployment provides; the agent's own win."""
         return replace(
@@ -55,6 +56,7 @@ class Agent(AgentDefinition):
             provider=self.provider or provider,
             make_provider=self.make_provider or make_provider,
             store=self.store or store,
+            approvers=self.approvers or approvers,
         )
 
     async def send(
@@ -183,30 +185,42 @@ class Approvals:
         approved: bool,
         note: str | None = None,
         args: dict[str, JsonValue] | None = None,
+        digest: str | None = None,
         by: str | None = None,
         listener: Listener | None = None,
         signal: AbortSignal | None = None,
     ) -> RunResult:
-        """Decide, then carry the run on. Deciding again gives the run as it stands; see `durable.approvals.decide`."""
+        """Decide, then carry the run on. Deciding again gives the run as it stands; see `durable.approvals.decide`.
+
+        While more approvals are missing the run stays paused, and is given as it stands. `digest` is that of the
+        arguments that were looked at, where somebody has edited the model's.
+        """
         agent, store = self._agent, self._store
-        await cross(
+        outcome = await cross(
             decide,
-            ApprovalDecision(id=id, approved=approved, note=note, args=args, by=by),
+            ApprovalDecision(id=id, approved=approved, note=note, args=args, digest=digest, by=by),
             approvals=store.approvals,
             checkpoints=store.checkpoints,
             tools=await tools_for(agent, store, id) if args is not None else {},
             now=agent.clock(),
         )
+        if outcome.approval.status is ApprovalStatus.PENDING and (waiting := await _paused(store, outcome.approval)):
+            return result_of(waiting)
         return await resume_after_approval(agent, id, store=store, watch=Watch(listener=listener, signal=signal))
+
+
+async def _paused(store: Store, approval: Approval) -> Checkpoint | None:
+    """The run that waits for the approval, wherever it is kept."""
+    session_id, snapshot = approval.request.session_id, approval.request.snapshot
+    if snapshot is not None or session_id is None:
+        return snapshot
+    return await cross(store.checkpoints.load, session_id)
 
 
 async def tools_for(agent: AgentDefinition, store: Store, approval_id: str) -> Mapping[str, Tool]:
     """The tools of the agent that waits for this approval, to check edited arguments against; none when it is gone."""
     approval = await cross(store.approvals.get, approval_id)
-    session_id = approval.request.session_id if approval is not None else None
-    checkpoint = await cross(store.checkpoints.load, session_id) if session_id is not None else None
-    if approval is not None and approval.request.snapshot is not None:
-        checkpoint = approval.request.snapshot
+    checkpoint = await _paused(store, approval) if approval is not None else None
     if checkpoint is None or approval is None:
         return {}
     return await tools_at(agent, checkpoint, approval.request.within)

@@ -4,12 +4,15 @@ requested, token attached, reminded, voted | expired | cancelled, applied: who a
 is computed from the events and never stored.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue
 
+from durable.approvers import UNKNOWN, known
 from durable.records import Checkpoint, Decision, Record, Timestamp
 
 
@@ -29,9 +32,10 @@ OnTimeout = Literal["reject", "halt"]
 class Requested(Record):
     """A run asks for a decision on one call. Repeated for the same approval, it only renews the deadline.
 
-    Where a sub-agent asks, `path` names the agents from `agent` to it, and `within` the calls that run them.
-    `remind_every` is in seconds; None: nobody is reminded. `snapshot` is the paused run itself, of a run without a
-    session: it is kept nowhere else.
+    Where a sub-agent asks, `path` names the agents from `agent` to it, and `within` the calls that run them. `edited`
+    are arguments that an earlier decision about the same call had put in the place of the model's. `approvals` is how
+    many principals must approve, `approvers` who may decide (none: everybody). `remind_every` is in seconds; None:
+    nobody is reminded. `snapshot` is the paused run itself, of a run without a session: it is kept nowhere else.
     """
 
     event: Literal["requested"] = "requested"
@@ -44,8 +48,11 @@ class Requested(Record):
     call_id: str
     tool_name: str
     arguments: JsonValue
+    edited: dict[str, JsonValue] | None = None
     digest: str
     requested_by: str | None = None
+    approvals: int = 1
+    approvers: tuple[str, ...] = ()
     deadline: Timestamp | None = None
     on_timeout: OnTimeout = "reject"
     remind_every: float | None = None
@@ -77,6 +84,8 @@ class TokenAttached(Record):
 
 
 class Voted(Record):
+    """One principal says yes or no to the arguments of this `digest`; `args` are those that it puts in their place."""
+
     event: Literal["voted"] = "voted"
     at: Timestamp
     approved: bool
@@ -109,6 +118,55 @@ ApprovalEvent = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """How the votes stand.
+
+    `arguments` are those that are voted on, of which `digest` is the hash; `edited` is the vote that put them in the
+    place of the model's. `approving` are the votes for them, one of each principal; `closing` is what ended the voting.
+    """
+
+    arguments: JsonValue = field(default=None, repr=False)
+    digest: str = ""
+    edited: Voted | None = None
+    approving: tuple[Voted, ...] = ()
+    missing: int = 1
+    closing: Voted | Expired | Cancelled | None = None
+
+    def vote_of(self, by: str | None) -> Voted | None:
+        """The vote for these arguments by a principal; all who are not known share one."""
+        return next((vote for vote in self.approving if known(vote.by) == known(by)), None)
+
+
+def count(events: "Sequence[ApprovalEvent]") -> Ballot:
+    """Count the votes, in the order in which they were recorded.
+
+    1. one rejection rejects; a time-out or a cancellation closes as well, and nothing counts after that
+    2. arguments that were put in place of others start the votes anew
+    3. what is asked again about the same arguments keeps its votes
+    """
+    asked, needed, ballot = "", 1, Ballot()
+    for event in events:
+        match event:
+            case Requested():
+                needed = event.approvals
+                if event.digest != asked:
+                    asked, ballot = event.digest, Ballot(event.arguments, event.digest)
+            case Voted(approved=True):
+                if event.args is not None:
+                    kept = ballot.approving if event.digest == ballot.digest else ()
+                    ballot = Ballot(event.args, event.digest, edited=event, approving=kept)
+                if event.digest == ballot.digest and ballot.vote_of(event.by) is None:
+                    ballot = replace(ballot, approving=(*ballot.approving, event))
+                if len(ballot.approving) >= needed:
+                    return replace(ballot, missing=0, closing=event)
+            case Voted() | Expired() | Cancelled():
+                return replace(ballot, missing=max(0, needed - len(ballot.approving)), closing=event)
+            case Reminded() | TokenAttached() | Applied():
+                pass
+    return replace(ballot, missing=max(0, needed - len(ballot.approving)))
+
+
 class Approval(Record):
     """One approval: its stream of events, folded. What was decided is computed from the votes, never stored."""
 
@@ -122,8 +180,13 @@ class Approval(Record):
         return next(event for event in reversed(self.events) if isinstance(event, Requested))
 
     @property
+    def ballot(self) -> Ballot:
+        """How the votes stand."""
+        return count(self.events)
+
+    @property
     def status(self) -> ApprovalStatus:
-        match self._closing():
+        match self.ballot.closing:
             case None:
                 return ApprovalStatus.PENDING
             case Voted(approved=True):
@@ -138,16 +201,19 @@ class Approval(Record):
     @property
     def decision(self) -> Decision | None:
         """The decision that the run applies; None while it is open. A time-out rejects, and says that it was one."""
-        match self._closing():
+        ballot = self.ballot
+        match ballot.closing:
             case None:
                 return None
             case Voted() as vote:
+                several = vote.approved and len(ballot.approving) > 1
                 return Decision(
                     approval_id=self.id,
                     approved=vote.approved,
                     note=vote.note,
-                    args=vote.args,
+                    args=self._args(ballot) if vote.approved else None,
                     by=vote.by,
+                    voters=tuple(one.by or UNKNOWN for one in ballot.approving) if several else (),
                     via=vote.via,
                     digest=vote.digest,
                     decided_at=vote.at,
@@ -196,5 +262,5 @@ class Approval(Record):
         deadline = self.request.deadline
         return deadline is not None and now >= deadline
 
-    def _closing(self) -> Voted | Expired | Cancelled | None:
-        return next((event for event in self.events if isinstance(event, Voted | Expired | Cancelled)), None)
+    def _args(self, ballot: Ballot) -> dict[str, JsonValue] | None:
+        return self.request.edited if ballot.edited is None else ballot.edited.args

@@ -1,7 +1,8 @@
 """Deciding an approval: what counts, what comes too late, what is said to the second one who decides.
 
 The record is the truth. A vote is appended to the approval's stream only while it is open, before its deadline and
-while its session waits for it; whoever loses the race reads what was decided.
+while its session waits for it; whoever loses the race reads what was decided. A vote is for the arguments that its
+voter has named, and never counts for others.
 """
 
 from collections.abc import Mapping
@@ -12,7 +13,15 @@ from typing import Literal
 from pydantic import JsonValue
 
 from durable.approval_stream import Applied, Approval, ApprovalStatus, Cancelled, Expired, Requested, Voted
-from durable.errors import ApprovalClosedError, ApprovalNotFoundError, InvalidDecisionError, SelfApprovalError
+from durable.approvers import known
+from durable.errors import (
+    ApprovalClosedError,
+    ApprovalNotFoundError,
+    ArgumentsChangedError,
+    InvalidDecisionError,
+    NotAnApproverError,
+    SelfApprovalError,
+)
 from durable.nesting import every_decision, inside
 from durable.ports import ApprovalStore, CheckpointStore
 from durable.records import Checkpoint, Decision, Status
@@ -21,21 +30,19 @@ from durable.tools import InvalidArguments, Tool
 
 MAX_NOTE = 4_000
 
-TOKEN_HOLDER = "holder of a callback token"
-"""Who decides by a link that was minted for nobody by name."""
-
-DIRECT = "states:SendTaskSuccess"
-"""Who decides by completing the waiting task itself."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApprovalDecision:
-    """What a human says. `args` replace the model's arguments; `by` names who decided, `via` how it came."""
+    """What a human says. `args` replace the arguments; `by` names who decided, `via` how it came.
+
+    `digest` is that of the arguments that they have looked at (`Approval.ballot.digest`); None: the model's own.
+    """
 
     id: str
     approved: bool
     note: str | None = None
     args: dict[str, JsonValue] | None = None
+    digest: str | None = None
     by: str | None = None
     via: Literal["api", "callback", "task-token", "library"] = "library"
     callback: str | None = None
@@ -46,11 +53,15 @@ class ApprovalDecision:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The approval after a decision. `already` means that it was decided before; `same` that it was decided alike."""
+    """The approval after a decision. `already` means that it was decided before; `same` that it was decided alike.
+
+    It may still be pending, for more votes; `repeated` means that this vote had been counted before.
+    """
 
     approval: Approval
     already: bool = False
     same: bool = True
+    repeated: bool = False
 
 
 def decide(
@@ -64,11 +75,15 @@ def decide(
 ) -> Decided:
     """Append the vote, or tell why not.
 
-    With `separate` nobody approves what they asked for themselves: who asked and who approves must both be known, which
-    the holder of a link and whoever completes a task are not. Anybody may reject.
+    As many different principals as the approval needs must approve the same arguments; one rejection rejects. Those
+    who are not known by name have one vote together. Edited arguments start the votes anew. Where approvers are named,
+    they alone decide. With `separate` nobody approves what they asked for themselves: who asked and who approves must
+    both be known, which the holder of a link and whoever completes a task are not. Anybody may reject then who may
+    decide.
 
-    Raises `ApprovalNotFoundError`, `ApprovalClosedError` (expired, cancelled, orphaned), `InvalidDecisionError` and
-    `SelfApprovalError`; nothing is recorded then, except that a deadline which has come is.
+    Raises `ApprovalNotFoundError`, `ApprovalClosedError` (expired, cancelled, orphaned), `InvalidDecisionError`,
+    `ArgumentsChangedError`, `NotAnApproverError` and `SelfApprovalError`; nothing is recorded then, except that a
+    deadline which has come is.
     """
     while True:
         approval = approvals.get(decision.id)
@@ -83,11 +98,12 @@ def decide(
         if approval.due_by(now):
             approvals.append(Expired(at=now), after=approval)
             continue
-        if separate and decision.approved:
-            _check_separate(decision, approval)
+        _check_voter(decision, approval, separate=separate)
         vote = _vote(decision, approval, tools, now)
-        if (decided := approvals.append(vote, after=approval)) is not None:
-            return Decided(decided)
+        if vote.approved and vote.digest == approval.ballot.digest and approval.ballot.vote_of(vote.by) is not None:
+            return Decided(approval, repeated=True)
+        if (voted := approvals.append(vote, after=approval)) is not None:
+            return Decided(voted)
 
 
 def expire_if_due(approval: Approval, *, approvals: ApprovalStore, now: datetime) -> Approval:
@@ -167,43 +183,65 @@ def catch_up(checkpoint: Checkpoint, *, approvals: ApprovalStore, now: datetime)
             mark_applied(approval, approvals=approvals, now=now)
 
 
-def _check_separate(decision: ApprovalDecision, approval: Approval) -> None:
-    asked_by = approval.request.requested_by
-    if asked_by is None or decision.by in (None, TOKEN_HOLDER, DIRECT):
+def _check_voter(decision: ApprovalDecision, approval: Approval, *, separate: bool) -> None:
+    request = approval.request
+    if request.approvers and decision.by not in request.approvers:
+        raise NotAnApproverError(decision.id, decision.by)
+    if not (separate and decision.approved):
+        return
+    if request.requested_by is None or known(decision.by) is None:
         raise SelfApprovalError(decision.id, "it is not known who asks and who approves")
-    if decision.by == asked_by:
+    if decision.by == request.requested_by:
         raise SelfApprovalError(decision.id, "who has asked may not approve")
 
 
 def _vote(decision: ApprovalDecision, approval: Approval, tools: Mapping[str, Tool], now: datetime) -> Voted:
-    request = approval.request
+    ballot = approval.ballot
     if decision.note is not None and len(decision.note) > MAX_NOTE:
         raise InvalidDecisionError(decision.id, f"the note is longer than {MAX_NOTE} characters")
-    arguments = request.arguments
-    if decision.args is not None:
-        if not decision.approved:
-            raise InvalidDecisionError(decision.id, "a rejection has no arguments")
-        if (tool := tools.get(request.tool_name)) is None:
-            raise InvalidDecisionError(
-                decision.id, f"the agent has no tool {request.tool_name!r} to check them against"
-            )
-        try:
-            tool.validate(decision.args)
-        except InvalidArguments as error:
-            raise InvalidDecisionError(decision.id, error.message) from None
-        arguments = decision.args
+    if decision.args is not None and not decision.approved:
+        raise InvalidDecisionError(decision.id, "a rejection has no arguments")
+    digest = _digest_of(decision, approval)
+    if decision.approved and digest != ballot.digest:
+        if _looked_at(decision, approval) != ballot.digest:
+            raise ArgumentsChangedError(decision.id)
+        _check_arguments(decision, approval, tools)
     return Voted(
         at=now,
         approved=decision.approved,
         note=decision.note,
-        args=decision.args,
-        digest=approval_digest(request.tool_name, arguments),
+        args=decision.args if digest != ballot.digest else None,
+        digest=digest if decision.approved else ballot.digest,
         by=decision.by,
         via=decision.via,
         callback=decision.callback,
     )
 
 
+def _check_arguments(decision: ApprovalDecision, approval: Approval, tools: Mapping[str, Tool]) -> None:
+    name = approval.request.tool_name
+    if (tool := tools.get(name)) is None:
+        raise InvalidDecisionError(decision.id, f"the agent has no tool {name!r} to check them against")
+    try:
+        tool.validate(decision.args or {})
+    except InvalidArguments as error:
+        raise InvalidDecisionError(decision.id, error.message) from None
+
+
+def _looked_at(decision: ApprovalDecision, approval: Approval) -> str:
+    """The arguments that the voter has seen. Who does not say has seen what the model gave."""
+    return decision.digest or approval.request.digest
+
+
+def _digest_of(decision: ApprovalDecision, approval: Approval) -> str:
+    """The arguments that the voter names: those that it gives, else those that it has seen."""
+    if decision.args is None:
+        return _looked_at(decision, approval)
+    return approval_digest(approval.request.tool_name, decision.args)
+
+
 def _same(decision: ApprovalDecision, approval: Approval) -> bool:
     recorded = approval.decision
-    return recorded is not None and (recorded.approved, recorded.args) == (decision.approved, decision.args)
+    if recorded is None or recorded.approved != decision.approved:
+        return False
+    return not decision.approved or recorded.digest == _digest_of(decision, approval)

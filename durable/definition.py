@@ -13,11 +13,12 @@ import anyio
 from pydantic import JsonValue, TypeAdapter
 
 from durable.approval_stream import OnTimeout
+from durable.approvers import names_of
 from durable.compaction import Compaction
 from durable.errors import ConfigurationError
 from durable.hooks import NO_HOOKS, Hooks
 from durable.ports import Clock, IdFactory, Provider, ToolSpec
-from durable.subagents import MAX_DEPTH, SubAgent, as_subagent, check_depth
+from durable.subagents import MAX_DEPTH, SubAgent, as_subagent, check_depth, check_terms
 from durable.tools import ApprovalPolicy, Tool, tool
 
 T = TypeVar("T")
@@ -64,8 +65,9 @@ class AgentDefinition:
     `parallel_tool_calls` whether the model may ask for several in one turn (None: as its provider does),
     `max_tokens` the input and output tokens of a run, `max_duration` the time that is worked on it: a run that has
     reached one of the last two finishes as `budget-exceeded`. `output_type` is what the final answer must validate as,
-    read as JSON. `compaction` says when long conversations are made short. `abort_grace` is how long, in seconds, tools
-    that run may go on after an abort. Raises `ConfigurationError` that names the option.
+    read as JSON. `approvers` are the principals who may decide about a tool's calls where the tool names none; nobody
+    named is everybody. `compaction` says when long conversations are made short. `abort_grace` is how long, in seconds,
+    tools that run may go on after an abort. Raises `ConfigurationError` that names the option.
     """
 
     name: str = "agent"
@@ -82,6 +84,7 @@ class AgentDefinition:
     max_tokens: int | None = None
     max_duration: timedelta | None = None
     output_type: Any = None
+    approvers: Sequence[str] = ()
     compaction: Compaction | None = None
     hooks: Hooks = NO_HOOKS
     on_agent_drift: OnDrift = "warn"
@@ -104,9 +107,12 @@ class AgentDefinition:
             raise ConfigurationError("abort_grace must not be negative.")
         if self.on_agent_drift not in ("warn", "error", "ignore"):
             raise ConfigurationError(f"on_agent_drift must be warn, error or ignore, not {self.on_agent_drift!r}.")
+        names_of(self.approvers)
         _positive("max_depth", self.max_depth)
         # A wrong tool is told where the agent is made, not where it first runs.
-        check_depth((self.name,), self.known_tools.values(), max_depth=self.max_depth)
+        known = self.known_tools.values()
+        check_depth((self.name,), known, max_depth=self.max_depth)
+        check_terms(self.name, known, self.approvers)
 
     @cached_property
     def known_tools(self) -> Mapping[str, Tool]:
@@ -128,6 +134,8 @@ class AgentDefinition:
         description: str | None = None,
         *,
         needs_approval: bool | ApprovalPolicy = False,
+        approvals: int = 1,
+        approvers: Sequence[str] = (),
         approval_timeout: timedelta | None = None,
         on_timeout: OnTimeout = "reject",
         remind_every: timedelta | None = None,
@@ -138,6 +146,8 @@ class AgentDefinition:
             name=name,
             description=description,
             needs_approval=needs_approval,
+            approvals=approvals,
+            approvers=approvers,
             approval_timeout=approval_timeout,
             on_timeout=on_timeout,
             remind_every=remind_every,
@@ -171,7 +181,9 @@ class AgentDefinition:
         """Give the tools of a run by name, without its model."""
         if not callable(self.tools):
             return self.toolset
-        return toolset_of(self.name, (*await _made(self.tools, context), *self._subagents))
+        tools = toolset_of(self.name, (*await _made(self.tools, context), *self._subagents))
+        check_terms(self.name, tools.values(), self.approvers)
+        return tools
 
     async def _provider_for(self, context: RunContext) -> Provider:
         provider: Provider | str | None

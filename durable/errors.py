@@ -20,6 +20,8 @@
     │   ├── ApprovalNotFoundError
     │   ├── ApprovalClosedError         expired, cancelled or orphaned: it cannot be decided any more
     │   ├── InvalidDecisionError        e.g. edited arguments that do not validate
+    │   ├── ArgumentsChangedError       look at the arguments again: somebody has edited them
+    │   ├── NotAnApproverError          others were named to decide it
     │   └── SelfApprovalError           somebody else has to approve
     ├── StoreError
     │   ├── StaleCheckpointError        somebody else moved the session: load again
@@ -260,6 +262,31 @@ class InvalidDecisionError(ApprovalError):
         self.approval_id = approval_id
         self.reason = reason
         super().__init__(f"The decision on approval {approval_id!r} was not recorded: {reason}.")
+
+
+class ArgumentsChangedError(ApprovalError):
+    """A vote for arguments in whose place somebody has put others. It counts for neither."""
+
+    code = "ARGUMENTS_CHANGED"
+    hint = "Look at the approval again, and send the decision with the `digest` of the arguments that it shows."
+
+    def __init__(self, approval_id: str) -> None:
+        self.approval_id = approval_id
+        super().__init__(f"The arguments of approval {approval_id!r} were changed: this vote is not for them.")
+
+
+class NotAnApproverError(ApprovalError):
+    """The approval names who may decide it, and this is somebody else. Nothing was recorded."""
+
+    code = "NOT_AN_APPROVER"
+    hint = "Let one of its `approvers` decide: by the link that was sent to them, or through the API under that name."
+
+    def __init__(self, approval_id: str, by: str | None) -> None:
+        self.approval_id = approval_id
+        self.by = by
+        super().__init__(
+            f"Approval {approval_id!r} is not for {'somebody unknown' if by is None else repr(by)} to decide."
+        )
 
 
 class SelfApprovalError(ApprovalError):

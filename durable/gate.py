@@ -15,6 +15,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from durable.approvers import ApprovalTerms
 from durable.hooks import NO_HOOKS, Deny, GiveResult, Hooks, Intervention, ReplaceArguments, asked
 from durable.messages import ToolCall, ToolMessage
 from durable.records import Decision
@@ -44,15 +45,18 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A call that waits for a human, with its final arguments.
+    """A call that waits for a human, with its final arguments and the terms on which it may run.
 
-    Where a sub-agent asks, `within` are the calls that run it and those above it, and `path` the agents' names, both
-    from the outermost one inwards.
+    `edited` are arguments that an earlier decision has put in the place of the model's. Where a sub-agent asks,
+    `within` are the calls that run it and those above it, and `path` the agents' names, both from the outermost one
+    inwards.
     """
 
     call: ToolCall
     tool: Tool
     arguments: Arguments = field(repr=False)
+    terms: ApprovalTerms
+    edited: Arguments | None = field(default=None, repr=False)
     within: tuple[str, ...] = ()
     path: tuple[str, ...] = ()
 
@@ -67,6 +71,7 @@ class Gate:
     at_work: Collection[str] = ()
     context: Callable[[ToolCall, ApprovalGrant | None], ToolContext]
     hooks: Hooks = NO_HOOKS
+    approvers: Sequence[str] = ()
 
     async def sort(self, calls: Sequence[ToolCall]) -> tuple[list[ToolMessage], list[Ready], Ask | None]:
         """The results of those that do not run, those that may start, and the first that must be asked about."""
@@ -94,7 +99,7 @@ class Gate:
             return error_result(
                 call, "unknown-outcome", "The call had started when the run was interrupted; it may have happened."
             )
-        grant = decision and ApprovalGrant(decision.approval_id, decision.note, decision.by)
+        grant = decision and _grant(decision)
         context = self.context(call, grant)
         try:
             edited = decision and deepcopy(decision.args)  # a hook that changes them in place changes a copy
@@ -131,9 +136,17 @@ class Gate:
     ) -> Ready | Ask | ToolMessage:
         call, tool = start.call, start.tool
         if call.id in self.started and tool.recovery == "ask":
-            return Ask(call, tool, arguments)  # begun after it was approved, if it was: the decision is used up
+            # Begun after it was approved, if it was: the decision is used up, but for the arguments that it had edited.
+            terms = await tool.needs_human(arguments, start.context) or tool.terms
+            return Ask(call, tool, arguments, terms.among(self.approvers), decision.args if decision else None)
         if decision is not None:
             if decision.digest is not None and decision.digest != approval_digest(tool.name, arguments):
                 return error_result(call, "validation", "The arguments are not those that were approved.")
             return start
-        return Ask(call, tool, arguments) if await tool.needs_human(arguments, start.context) else start
+        terms = await tool.needs_human(arguments, start.context)
+        return start if terms is None else Ask(call, tool, arguments, terms.among(self.approvers))
+
+
+def _grant(decision: Decision) -> ApprovalGrant:
+    voters = decision.voters or (() if decision.by is None else (decision.by,))
+    return ApprovalGrant(decision.approval_id, decision.note, decision.by, voters)

@@ -274,6 +274,7 @@ class Loop:
             at_work=checkpoint.suspended.keys(),
             context=self._context,
             hooks=agent.hooks,
+            approvers=agent.approvers,
         )
         return await run_calls(calls, gate, self, self._terms)
 

@@ -111,8 +111,9 @@ class Decision(Record):
     """What was decided about one call, as the run applies it.
 
     `args` are edited arguments in place of the model's. `digest` binds the decision to the tool's name and the final
-    arguments: see `call_digest`. `via` says how it came: api, callback, task-token or library, `timeout` when nobody
-    answered, `cancelled` when the run was aborted.
+    arguments: see `approval_digest`. `by` is whose vote decided it, `voters` who approved where it took several. `via`
+    says how it came: api, callback, task-token or library, `timeout` when nobody answered, `cancelled` when the run was
+    aborted.
     """
 
     approval_id: str
@@ -120,6 +121,7 @@ class Decision(Record):
     note: str | None = None
     args: dict[str, JsonValue] | None = None
     by: str | None = None
+    voters: tuple[str, ...] = ()
     via: str = "library"
     digest: str | None = None
     decided_at: Timestamp

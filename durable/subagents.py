@@ -23,7 +23,7 @@ from durable.messages import ToolCall, ToolMessage
 from durable.outcome import output_of, text_of
 from durable.records import Checkpoint, FinishReason
 from durable.results import error_result
-from durable.tools import ApprovalPolicy, Tool, UnserializableResult, to_json_value, tool_message
+from durable.tools import ApprovalPolicy, Tool, UnserializableResult, terms_of, to_json_value, tool_message
 
 if TYPE_CHECKING:
     from durable.definition import AgentDefinition, Resolved
@@ -59,18 +59,22 @@ def as_subagent(
     name: str | None = None,
     description: str | None = None,
     needs_approval: bool | ApprovalPolicy = False,
+    approvals: int = 1,
+    approvers: Sequence[str] = (),
     approval_timeout: timedelta | None = None,
     on_timeout: OnTimeout = "reject",
     remind_every: timedelta | None = None,
 ) -> SubAgent:
     """Give the agent as a tool. The name is the agent's with `_` for what no model takes, the description its own."""
     schema = Task.model_json_schema()
+    name = name or re.sub(r"[^A-Za-z0-9_-]", "_", agent.name)
     return SubAgent(
         agent=agent,
-        name=name or re.sub(r"[^A-Za-z0-9_-]", "_", agent.name),
+        name=name,
         description=description or agent.description or f"Hands a task to the agent {agent.name!r}.",
         parameters={key: value for key, value in schema.items() if key not in ("title", "description")},
         needs_approval=needs_approval,
+        terms=terms_of(name, approvals, approvers),
         approval_timeout=approval_timeout,
         on_timeout=on_timeout,
         remind_every=remind_every,
@@ -103,6 +107,20 @@ def all_tools(agent: "AgentDefinition", *, above: tuple[str, ...] = ()) -> Itera
             yield from all_tools(tool.agent, above=path)
 
 
+def check_terms(agent: str, tools: Iterable[Tool], approvers: Sequence[str]) -> None:
+    """Raise `ConfigurationError` for a tool that needs more approvals than there are approvers, at any level.
+
+    `approvers` are those of the agent, which hold below it where nobody else is named.
+    """
+    for tool in tools:
+        try:
+            tool.terms.among(approvers)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"Agent {agent!r}, tool {tool.name!r}: {error}") from None
+        if isinstance(tool, SubAgent):
+            check_terms(tool.agent.name, tool.agent.known_tools.values(), tool.agent.approvers or approvers)
+
+
 def in_charge(agent: "AgentDefinition", lead: "AgentDefinition", resolved: "Resolved") -> "AgentDefinition":
     """The agent as it works for a lead: with what it has not of its own, and what is the same for all of a run."""
     strict = "error" in (agent.on_agent_drift, lead.on_agent_drift)
@@ -111,6 +129,7 @@ def in_charge(agent: "AgentDefinition", lead: "AgentDefinition", resolved: "Reso
         **({} if callable(agent.tools) else {"tools": tuple(agent.toolset.values()), "subagents": ()}),
         provider=agent.provider or resolved.provider,
         make_provider=agent.make_provider or lead.make_provider,
+        approvers=agent.approvers or lead.approvers,
         hooks=inherited(agent.hooks, lead.hooks),
         on_agent_drift="error" if strict else agent.on_agent_drift,
         clock=lead.clock,

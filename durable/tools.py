@@ -22,6 +22,7 @@ import pydantic_core
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, create_model
 
 from durable.approval_stream import OnTimeout
+from durable.approvers import ONE_OF_ANY, ApprovalTerms
 from durable.errors import ConfigurationError
 from durable.messages import FilePart, ImagePart, Part, TextPart, ToolCall, ToolMessage
 from durable.ports import ToolSpec
@@ -41,11 +42,12 @@ LEAST_REMINDER = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class ApprovalGrant:
-    """The approval under which a call runs."""
+    """The approval under which a call runs: `voters` are all whose votes it took, `by` is the last of them."""
 
     id: str
     note: str | None = field(default=None, repr=False)
     by: str | None = None
+    voters: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +74,10 @@ class ToolContext:
 
 
 Arguments = dict[str, JsonValue]
-ApprovalPolicy = Callable[[Arguments, ToolContext], bool | Awaitable[bool]]
-"""Whether a call with these final arguments needs a human. A policy that raises means yes."""
+Verdict = bool | ApprovalTerms
+ApprovalPolicy = Callable[[Arguments, ToolContext], Verdict | Awaitable[Verdict]]
+"""Whether a call with these final arguments needs a human; it may say how many, and which, where its tool's own terms
+are not enough. A policy that raises means yes, on the tool's own terms."""
 
 
 class InvalidArguments(Exception):
@@ -105,10 +109,11 @@ class Tool:
     """A function with its schema. Made by `tool`.
 
     `arguments` is what a call's arguments are validated with, `parameters` the JSON Schema that the model is shown.
-    `approval_timeout` bounds the wait for a decision, and `on_timeout` says what happens at the deadline: `reject` the
-    call, or `halt` the run. `remind_every` is when people are told again. `recovery` is `rerun`, or `report` for a tool
-    that needs approval, unless given. `timeout` bounds one call: what has not ended by then is left with the result
-    `unknown-outcome`, and no call starts where less time than that is left.
+    `terms` say how many must approve a call and who may. `approval_timeout` bounds the wait for a decision, and
+    `on_timeout` says what happens at the deadline: `reject` the call, or `halt` the run. `remind_every` is when people
+    are told again. `recovery` is `rerun`, or `report` for a tool that needs approval, unless given. `timeout` bounds
+    one call: what has not ended by then is left with the result `unknown-outcome`, and no call starts where less time
+    than that is left.
     """
 
     name: str
@@ -118,6 +123,7 @@ class Tool:
     parameters: Mapping[str, JsonValue] = field(repr=False, compare=False)
     context_parameter: str | None = None
     needs_approval: bool | ApprovalPolicy = False
+    terms: ApprovalTerms = ONE_OF_ANY
     approval_timeout: timedelta | None = None
     on_timeout: OnTimeout = "reject"
     remind_every: timedelta | None = None
@@ -130,6 +136,8 @@ class Tool:
 
         if not isinstance(cast(object, self.needs_approval), bool) and not callable(self.needs_approval):
             raise wrong("needs_approval must be a bool or a function")
+        if self.terms != ONE_OF_ANY and self.needs_approval is False and self.recovery != "ask":
+            raise wrong("approvals and approvers are for calls that need approval: give needs_approval, too")
         if self.approval_timeout is not None and self.approval_timeout <= timedelta(0):
             raise wrong("approval_timeout must be positive")
         if self.timeout is not None and self.timeout <= timedelta(0):
@@ -161,14 +169,16 @@ class Tool:
             raise InvalidArguments(f"The arguments do not fit {self.name!r}: {where}", issues) from None
         return {field.removeprefix(_FIELD): getattr(parsed, field) for field in type(parsed).model_fields}
 
-    async def needs_human(self, arguments: Arguments, context: ToolContext) -> bool:
+    async def needs_human(self, arguments: Arguments, context: ToolContext) -> ApprovalTerms | None:
+        """Give the terms on which the call may run; None: nobody needs to be asked."""
         if isinstance(self.needs_approval, bool):
-            return self.needs_approval
+            return self.terms if self.needs_approval else None
         try:
             answer = self.needs_approval(arguments, context)
-            return bool(await answer if inspect.isawaitable(answer) else answer)
+            verdict = await answer if inspect.isawaitable(answer) else answer
+            return verdict if isinstance(verdict, ApprovalTerms) else self.terms if verdict else None
         except Exception:
-            return True  # fail closed: a policy that cannot tell leaves it to a person
+            return self.terms  # fail closed: a policy that cannot tell leaves it to a person
 
     async def call(self, arguments: Mapping[str, Any], context: ToolContext) -> JsonValue | ToolOutput:
         """Run the function (a plain one in a worker thread); its result as JSON, in a `ToolOutput` if it has parts."""
@@ -260,6 +270,8 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     needs_approval: bool | ApprovalPolicy = False,
+    approvals: int = 1,
+    approvers: Sequence[str] = (),
     approval_timeout: timedelta | None = None,
     on_timeout: OnTimeout = "reject",
     remind_every: timedelta | None = None,
@@ -275,6 +287,8 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     needs_approval: bool | ApprovalPolicy = False,
+    approvals: int = 1,
+    approvers: Sequence[str] = (),
     approval_timeout: timedelta | None = None,
     on_timeout: OnTimeout = "reject",
     remind_every: timedelta | None = None,
@@ -284,8 +298,9 @@ def tool(
     """Make a tool of a function, synchronous or not.
 
     The name and the description are the function's and its docstring's unless given. Each parameter needs a type;
-    one of type `ToolContext` is not shown to the model. Raises `ConfigurationError` for a signature that has no
-    schema.
+    one of type `ToolContext` is not shown to the model. `approvals` is how many different principals must approve a
+    call, `approvers` who may (nobody: whoever the agent names, else everybody). Raises `ConfigurationError` for a
+    signature that has no schema.
     """
 
     def make(function: Callable[..., Any]) -> Tool:
@@ -301,6 +316,7 @@ def tool(
             parameters=parameters,
             context_parameter=context_parameter,
             needs_approval=needs_approval,
+            terms=terms_of(tool_name, approvals, approvers),
             approval_timeout=approval_timeout,
             on_timeout=on_timeout,
             remind_every=remind_every,
@@ -309,6 +325,14 @@ def tool(
         )
 
     return make(function) if function is not None else make
+
+
+def terms_of(tool_name: str, approvals: int, approvers: Sequence[str]) -> ApprovalTerms:
+    """The terms of a tool. Raises `ConfigurationError` that names it."""
+    try:
+        return ApprovalTerms(approvals=approvals, approvers=approvers)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"Tool {tool_name!r}: {error}") from None
 
 
 _FIELD = "p_"

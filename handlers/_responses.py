@@ -247,7 +247,9 @@ def approval_view(approval: Approval, status: str | None = None) -> dict[str, An
         "decision": decision.model_dump(mode="json", exclude={"digest", "approval_id"}) if decision else None,
         "applied": approval.applied,
         "trail": [
-            event.model_dump(mode="json", exclude={"task_token", "callbacks", "callback", "arguments", "snapshot"})
+            event.model_dump(
+                mode="json", exclude={"task_token", "callbacks", "callback", "arguments", "edited", "snapshot"}
+            )
             for event in approval.events
         ],
     }

@@ -14,7 +14,8 @@ from pydantic import BaseModel, ConfigDict, JsonValue
 
 from durable.agent import tools_for
 from durable.approval_stream import Approval, ApprovalStatus
-from durable.approvals import TOKEN_HOLDER, ApprovalDecision, Decided, decide, is_orphaned, waits_for
+from durable.approvals import ApprovalDecision, Decided, decide, is_orphaned, waits_for
+from durable.approvers import TOKEN_HOLDER
 from durable.errors import ApprovalClosedError, ApprovalNotFoundError, InvalidDecisionError, SelfApprovalError
 from durable.tools import Tool
 from handlers._deadline import LambdaContext

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from durable.approval_stream import Approval, ApprovalStatus, Reminded, TokenAttached
-from durable.approvals import DIRECT, ApprovalDecision, catch_up, decide, expire_if_due
+from durable.approvals import ApprovalDecision, catch_up, decide, expire_if_due
+from durable.approvers import DIRECT
 from durable.errors import (
     ApprovalError,
     ApprovalNotFoundError,

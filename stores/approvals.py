@@ -102,7 +102,7 @@ class LogApprovals:
         )
         if not append(self._log, stream_of(approval.id), entry):
             return None
-        if isinstance(event, Voted | Expired | Cancelled):
+        if approval.status is not ApprovalStatus.PENDING and isinstance(event, Voted | Expired | Cancelled):
             with suppress(StoreUnavailableError):  # the event is committed, and a head is a hint
                 self._mark(approval, DECIDED, approval.request)
         if isinstance(event, Applied):

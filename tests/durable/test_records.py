@@ -108,7 +108,7 @@ SILENT: list[Any] = [
     Entry(1, "delta", 0, "id", START, SECRET.encode()),
     Start(0, (TURN, RESULT), (UserMessage(content=SECRET),)),
     RunCalls((CALL,)),
-    Ask(CALL, send, {"to": SECRET}),
+    Ask(CALL, send, {"to": SECRET}, send.terms),
     Ready(CALL, send, {"to": SECRET}, CONTEXT),
     Gate(tools={}, decisions={"c1": DECISION}, started=(), context=lambda call, grant: CONTEXT),
 ]

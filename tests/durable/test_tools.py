@@ -363,7 +363,7 @@ def test_a_policy_that_cannot_tell_asks(policy: Any, amount: int, asked: bool) -
     @tool(needs_approval=policy)
     def pay(amount: int) -> None: ...
 
-    assert run(pay.needs_human({"amount": amount}, CONTEXT)) is asked
+    assert run(pay.needs_human({"amount": amount}, CONTEXT)) is (pay.terms if asked else None)
 
 
 # --- results ---------------------------------------------------------------------------------------------------------
