@@ -226,6 +226,18 @@ class Approval(Record):
                 return Decision(approval_id=self.id, approved=False, by=by, via="cancelled", decided_at=at)
 
     @property
+    def told(self) -> bool:
+        """Whether people were asked about the arguments as they are now: nobody was since somebody has edited them."""
+        newest = next((at for at, one in enumerate(self.events) if one is self.ballot.edited), -1)
+        return newest < 0 or any(isinstance(event, TokenAttached) for event in self.events[newest:])
+
+    @property
+    def to_tell(self) -> tuple[str | None, ...]:
+        """Who is wanted to vote: each named approver who has not, or whoever may (None) where nobody is named."""
+        named = self.request.approvers
+        return tuple(name for name in named if self.ballot.vote_of(name) is None) if named else (None,)
+
+    @property
     def halts(self) -> bool:
         """Whether nobody decided in time about a call that ends its run then."""
         return self.status is ApprovalStatus.EXPIRED and self.request.on_timeout == "halt"

@@ -81,11 +81,13 @@ def _status(app: App, execution: str, run_id: str) -> str | None:
 def carry_on(app: App, checkpoint: Checkpoint, *, failures: int | None = None) -> None:
     """See to it that this unfinished run goes on: wake the execution that waits for its decision, or start one.
 
+    What is not decided is woken only to ask anew, when somebody has edited the arguments.
+
     With `failures`, as `hand_over` does, it raises `KeepsFailing` instead of starting yet another one.
     """
     if checkpoint.approval_id is not None and (approval := app.store.approvals.get(checkpoint.approval_id)):
-        decided = approval.status is not ApprovalStatus.PENDING
-        if decided and approval.task_token is not None and wake(app, approval.task_token):
+        wakes = approval.status is not ApprovalStatus.PENDING or not approval.told
+        if wakes and approval.task_token is not None and wake(app, approval.task_token):
             return
     session_id = checkpoint.session_id or ""
     hand_over(app, session_id=session_id, run_id=checkpoint.run_id, revision=checkpoint.revision, failures=failures)

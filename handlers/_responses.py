@@ -71,6 +71,8 @@ _STATUS: dict[type[errors.DurableError], int] = {
     errors.ApprovalNotFoundError: 404,
     errors.ApprovalClosedError: 409,
     errors.InvalidDecisionError: 422,
+    errors.ArgumentsChangedError: 409,
+    errors.NotAnApproverError: 403,
     errors.SelfApprovalError: 403,
     errors.StaleCheckpointError: 409,
     errors.LeaseLostError: 409,
@@ -229,8 +231,12 @@ def history_view(entry: HistoryEntry, *, full: bool = False) -> dict[str, Any]:
 
 
 def approval_view(approval: Approval, status: str | None = None) -> dict[str, Any]:
-    """An approval with its audit trail. Tokens never leave the table."""
-    request = approval.request
+    """An approval with its audit trail and how its votes stand. Tokens never leave the table.
+
+    `arguments` are the model's, `edited` those that somebody has put in their place; `digest` is of the ones that are
+    voted on, and `votes` are for them.
+    """
+    request, ballot = approval.request, approval.ballot
     decision = approval.decision
     return {
         "id": approval.id,
@@ -241,6 +247,12 @@ def approval_view(approval: Approval, status: str | None = None) -> dict[str, An
         "path": list(request.asking),
         "tool": request.tool_name,
         "arguments": request.arguments,
+        "edited": ballot.edited.args if ballot.edited else None,
+        "digest": ballot.digest,
+        "approvals": request.approvals,
+        "approvers": list(request.approvers),
+        "votes": [{"by": vote.by, "via": vote.via, "at": vote.at.isoformat()} for vote in ballot.approving],
+        "missing": ballot.missing,
         "requested_by": request.requested_by,
         "requested_at": request.at.isoformat(),
         "deadline": request.deadline.isoformat() if request.deadline else None,

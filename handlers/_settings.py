@@ -22,7 +22,8 @@ class Settings(BaseModel):
     A slice that fails because a provider or a store is out of reach is tried again for `outage_hours`. The events of
     runs go to the EventBridge bus `event_bus` (empty: nowhere). Logs and metrics carry `service_name`.
     `trusted_callers` are principals, with commas between them, whose `Durable-Principal` header names the user that
-    they act for. `state_machine_arn` and `topic_arn` are empty in functions that need neither. Times are in seconds,
+    they act for. `approvers` are the principals, with commas between them, who decide about tools that name nobody.
+    `state_machine_arn` and `topic_arn` are empty in functions that need neither. Times are in seconds,
     `ttl_days` is how long a session lives after its newest save (0: for ever). `list_finished`: whether finished
     sessions are listed.
     """
@@ -50,6 +51,7 @@ class Settings(BaseModel):
     webhook_secret: str = ""
     separate_approvers: bool = False
     trusted_callers: str = ""
+    approvers: str = ""
     ttl_days: int = Field(default=30, ge=0)
     list_finished: bool = True
     slice_seconds: float = Field(default=900.0, gt=0)
@@ -68,6 +70,10 @@ class Settings(BaseModel):
         """The model strings, the first one's fallbacks behind it."""
         named = [self.model, *self.fallback_models.split(",")]
         return [model.strip() for model in named if model.strip()]
+
+    @property
+    def approver_names(self) -> list[str]:
+        return [name.strip() for name in self.approvers.split(",") if name.strip()]
 
     @property
     def ttl(self) -> timedelta | None:

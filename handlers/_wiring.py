@@ -89,7 +89,10 @@ def app() -> App:
         return provider_from(model, api_key=keys.key_for(protocol), base_url=url or None, options=options)
 
     provider = with_fallback([make_provider(model) for model in made.models]) if made.model else None
-    return App(made, _agent(made).bind(provider=provider, make_provider=make_provider, store=store), store, session)
+    agent = _agent(made).bind(
+        provider=provider, make_provider=make_provider, store=store, approvers=made.approver_names
+    )
+    return App(made, agent, store, session)
 
 
 def _agent(made: Settings) -> Agent:

@@ -35,13 +35,14 @@ NO_SUCH_LINK = ("This link does not work", "It may be incomplete, or too old. As
 
 
 class DecisionRequest(BaseModel):
-    """The body of a decision. `args` replace the arguments that the model gave."""
+    """The body of a decision. `args` replace the arguments; `digest` is of those that were looked at."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     approved: bool
     note: str | None = None
     args: dict[str, JsonValue] | None = None
+    digest: str | None = None
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
@@ -76,6 +77,7 @@ def decision(segment: str) -> Response[str]:
         approved=body.approved,
         note=body.note,
         args=body.args,
+        digest=body.digest,
         by=caller(router),
         via="api",
     )
@@ -130,6 +132,7 @@ def _said(approval: Approval, approver: str | None, token: str, body: DecisionRe
         approved=body.approved,
         note=body.note,
         args=body.args,
+        digest=body.digest,
         by=approver or TOKEN_HOLDER,
         via="callback",
         callback=token_hash(token),
@@ -170,9 +173,10 @@ def _status(application: App, approval: Approval) -> ApprovalStatus:
 
 
 def _decide(application: App, said: ApprovalDecision) -> Decided:
-    """Vote, then see to it that the run goes on.
+    """Vote, then see to it that the run goes on if that decides it; while votes are missing it sleeps on.
 
-    The run is marked due before the vote: if this process dies right after it, recovery wakes the run.
+    Only its wait begins anew where the vote has edited the arguments, so that people are told of them. The run is
+    marked due before the vote: if this process dies right after it, recovery does the rest.
     """
     about(approval_id=said.id)
     before = application.store.approvals.get(said.id)
@@ -189,8 +193,11 @@ def _decide(application: App, said: ApprovalDecision) -> Decided:
         now=application.agent.clock(),
         separate=application.settings.separate_approvers,
     )
-    if not outcome.already:
-        count(Decisions=1)
+    pending = outcome.approval.status is ApprovalStatus.PENDING
+    if not (outcome.already or outcome.repeated):
+        count(**{"Votes" if pending else "Decisions": 1})
+    if pending and outcome.approval.told:
+        return outcome
     waiting = application.store.checkpoints.load(outcome.approval.request.session_id or "")
     if waiting is not None and waits_for(waiting, outcome.approval.id):
         carry_on(application, waiting)
@@ -198,7 +205,9 @@ def _decide(application: App, said: ApprovalDecision) -> Decided:
 
 
 def _decision_view(outcome: Decided) -> Response[str]:
-    body = {**approval_view(outcome.approval), "already_decided": outcome.already}
+    """200 for a vote that counts, decisive or not: `status` and `missing` say which."""
+    already = {"already_decided": outcome.already, "already_voted": outcome.repeated}
+    body = {**approval_view(outcome.approval), **already}
     return json_response(body, status=200 if outcome.same else 409)
 
 

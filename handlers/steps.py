@@ -216,12 +216,13 @@ def ask_human(application: App, task: AskHuman) -> dict[str, Any]:
             wake(application, task.task_token)
             return {"asked": False}
         now = application.agent.clock()
-        callback = new_callback_token(approval.id)
-        attached = TokenAttached(at=now, task_token=task.task_token, callbacks={token_hash(callback): None})
+        links = {approver: new_callback_token(approval.id) for approver in approval.to_tell}
+        callbacks = {token_hash(token): approver for approver, token in links.items()}
+        attached = TokenAttached(at=now, task_token=task.task_token, callbacks=callbacks)
         if (waiting := application.store.approvals.append(attached, after=approval)) is not None:
             break
     reminds = approval.next_reminder is not None and approval.next_reminder <= now
-    notify(application, waiting, callback, reminds=reminds)
+    notify(application, waiting, links, reminds=reminds)
     if reminds:
         waiting = application.store.approvals.append(Reminded(at=now), after=waiting) or waiting
     sleeps(application, waiting)  # last: until somebody was told, recovery looks at the run

@@ -313,7 +313,7 @@ def test_a_sub_agent_asks_its_own_approvers_or_its_leads() -> None:
         assert desk.approval(id).request.approvers == approvers
         for name in approvers:
             vote(desk, id, name)
-        assert desk.resume(id, lead).text == "done"
+        assert desk.resume(id, lead).finish_reason is FinishReason.STOP
         assert desk.paid == [5]
         with pytest.raises(ConfigurationError, match="Agent 'payer', tool 'pay'"):
             Agent(subagents=[replace(payer, approvers=[])], approvers=["ada"])
