@@ -59,7 +59,8 @@ def test_each_module_of_handlers_is_a_function() -> None:
 
 ALWAYS = {"table_name", "ttl_days", "list_finished", "log_level", "service_name"}
 MODEL = {"model", "fallback_models", "model_options", "openai_base_url", "anthropic_base_url"}
-RUNS_THE_AGENT = MODEL | {"api_key_secret", "api_key_parameter", "min_model_seconds", "slice_seconds", "event_bus"}
+KEYS = {"api_key_secret", "api_key_parameter"}
+RUNS_THE_AGENT = MODEL | KEYS | {"min_model_seconds", "slice_seconds", "event_bus", "approvers"}
 WHO = {"separate_approvers", "trusted_callers"}
 NEEDS = {
     "runs": RUNS_THE_AGENT | {"state_machine_arn"} | WHO,

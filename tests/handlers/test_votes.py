@@ -345,8 +345,10 @@ RACES: dict[str, tuple[Act, Act]] = {
 }
 
 
-@pytest.mark.parametrize("before", [0, 1])
-@pytest.mark.parametrize("race", RACES)
+CASES = [*((race, 1) for race in RACES), ("two who approve", 0), ("a vote and an edit", 0)]
+
+
+@pytest.mark.parametrize(("race", "before"), CASES)
 def test_two_at_once(clouds: Clouds, race: str, before: int) -> None:
     """With one vote given before or none, and wherever the other comes in between: votes are counted right."""
     first, second = RACES[race]
