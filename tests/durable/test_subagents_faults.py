@@ -1,6 +1,8 @@
 """Sub-agents at work side by side when something fails: a save, a model, a tool, a lease, an agent that has changed."""
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from random import Random
 from typing import Any
 
 import anyio
@@ -10,6 +12,7 @@ import pytest
 from durable import (
     Agent,
     AgentDriftError,
+    Checkpoint,
     FinishReason,
     LeaseLostError,
     PropagatingToolError,
@@ -18,13 +21,16 @@ from durable import (
     StaleCheckpointError,
     StoreError,
     StoreRejectedError,
+    StoreUnavailableError,
     ToolContext,
+    ToolMessage,
     Watch,
     execute,
     tool,
 )
+from durable.crossing import SAVE_ATTEMPTS
 from durable.providers.scripted import Scripted
-from tests.support.runs import Clock, Crash, Stores, fresh_agent, memory_store, run
+from tests.support.runs import Clock, Crash, Stores, fresh_agent, memory_store, numbered, run
 from tests.support.sessions import FailingCheckpoints, crashes, dying, results, stored
 
 
@@ -34,6 +40,18 @@ def rejected() -> StoreError:
 
 def stale() -> StoreError:
     return StaleCheckpointError("s", 1)
+
+
+def unanswered() -> StoreError:
+    return StoreUnavailableError("PutItem", "throttled")
+
+
+def lost() -> StoreError:
+    return LeaseLostError("s")
+
+
+async def at_once(seconds: float) -> None:
+    pass
 
 
 async def in_time(work: Any) -> Any:
@@ -260,3 +278,76 @@ def test_what_ends_the_process_comes_out_as_it_is() -> None:
         fresh_agent([task("b")], [], memory_store(clock=Clock()), subagents=[b]),
     ):
         crashes(lead.send("go", session_id="s"))
+
+
+class Tree:
+    """Three sub-agents side by side, one with another below it, whose tools take their time; what ran, by call."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+        self.ran: Counter[str] = Counter()
+
+    def lead(self, store: Any) -> Agent:
+        @tool
+        async def work(ctx: ToolContext) -> str:
+            self.ran[ctx.tool_call_id] += 1
+            await self._some_time()
+            return "worked"
+
+        async def answers(request: Any) -> Any:
+            await self._some_time()
+            return [[("work", {}), ("work", {})], ("work", {}), "done"][turns(request)]
+
+        async def answers_of_b(request: Any) -> Any:
+            await self._some_time()
+            return [[task("d"), ("work", {})], "done"][turns(request)]
+
+        a, c, d = (below(name, answers, [work], abort_grace=0.0) for name in "acd")
+        b = below("b", answers_of_b, [work], subagents=[d], abort_grace=0.0, tool_concurrency=1)
+        calls = [task("a"), ("work", {}), task("b"), task("c")]
+        options = {"subagents": [a, b, c], "abort_grace": 0.0, "sleep": at_once, "ids": numbered(f"id{id(store)}-")}
+        return fresh_agent([calls, "done"], [work], store, **options)
+
+    async def _some_time(self) -> None:
+        for _ in range(self._random.choice([0, 0, 1, 3, 7])):
+            await anyio.lowlevel.checkpoint()
+
+
+def turns(request: Any) -> int:
+    return sum(message.role == "assistant" for message in request.messages)
+
+
+def everything(checkpoint: Checkpoint) -> Iterator[ToolMessage]:
+    """The results at every level."""
+    yield from (message for message in checkpoint.messages if isinstance(message, ToolMessage))
+    yield from checkpoint.results.values()
+    for state in checkpoint.suspended.values():
+        yield from everything(state)
+
+
+MODEL_CALLS = 2 + 3 + 3 + 2 + 3
+SAVES = 24
+
+
+@pytest.mark.parametrize("error", [rejected, stale, unanswered, lost])
+@pytest.mark.parametrize("at", range(SAVES))
+def test_wherever_a_failure_of_the_store_stops_agents_side_by_side(error: Callable[[], StoreError], at: int) -> None:
+    """Nothing with a result runs again, nothing gets a result that it has not given, and what models took is right."""
+    for seed in range(2):
+        tree, store = Tree(seed), memory_store(clock=Clock())
+        stores, checkpoints = failing(store, error, *range(at, at + SAVE_ATTEMPTS))
+        stores.checkpoints.blocks = False
+        try:
+            run(in_time(tree.lead(stores).send("go", session_id="s")))
+        except type(error()):
+            assert error is unanswered or error is rejected or checkpoints.saves == at + 1
+        else:
+            assert checkpoints.saves <= at
+        before = store.checkpoints.load("s")
+        recorded = {result.tool_call_id: result for result in everything(before)} if before else {}
+        assert [result for result in recorded.values() if result.is_error] == []
+        ran = tree.ran.copy()
+        result = run(in_time(tree.lead(store).send([] if before else "go", session_id="s")))
+        assert (result.text, results(result.messages)) == ("done", ["done", "worked", "done", "done"])
+        assert result.usage.model_calls == MODEL_CALLS
+        assert all(tree.ran[call] == ran[call] for call in recorded)
