@@ -31,6 +31,18 @@ def walk(steps: str, seconds: str) -> list[Answer]:
     return [*(("pace", {"name": f"s{number}", "seconds": float(seconds)}) for number in range(int(steps))), "All done."]
 
 
+SIGNED = ("a", "b", "c", "d", "e")
+
+
+def below(session: str) -> dict[str, list[Answer]]:
+    """The scripts of a lead and of the agents below it, which have no model of their own: each task names the next."""
+    return {
+        "delegate": [("office", {"task": f"office {session}"}), "Done."],
+        "office": [[("step", {"name": "file"}), ("clerk", {"task": f"clerk {session}"})], "It is signed."],
+        "clerk": [*(("sign", {"name": name}) for name in SIGNED), "All signed."],
+    }
+
+
 def tell(session: str, step: str) -> None:
     with httpx.Client(timeout=90, trust_env=False, verify=False) as client:
         client.post(os.environ["LEDGER_URL"], json={"session": session, "step": step})
@@ -41,9 +53,10 @@ async def answers(request: ModelRequest) -> Answer:
     said = max(at for at, message in enumerate(request.messages) if isinstance(message, UserMessage))
     script, session, *more = str(request.messages[said].content).split()
     turn = sum(message.role == "assistant" for message in request.messages[said:])
+    name = script if script in ("office", "clerk") else "model"
     async with httpx.AsyncClient(timeout=90, trust_env=False, verify=False) as client:
-        await client.post(os.environ["LEDGER_URL"], json={"session": session, "step": f"model-{turn}"})
-    return walk(*more)[turn] if script == "walk" else SCRIPTS[script][turn]
+        await client.post(os.environ["LEDGER_URL"], json={"session": session, "step": f"{name}-{turn}"})
+    return walk(*more)[turn] if script == "walk" else {**SCRIPTS, **below(session)}[script][turn]
 
 
 @tool
@@ -89,10 +102,20 @@ def pay_some_day(amount: int, ctx: ToolContext) -> str:
     return "paid"
 
 
+@tool(needs_approval=True)
+def sign(name: str, ctx: ToolContext) -> str:
+    """Sign something."""
+    tell(ctx.session_id or "", f"sign-{name}")
+    return f"{name} signed"
+
+
 @tool
 def fail() -> str:
     """Fail."""
     raise RuntimeError("the service is down")
 
 
-agent = Agent(name="e2e", max_steps=50, tools=[step, pace, pay, pay_in_time, pay_or_stop, pay_some_day, fail])
+clerk = Agent(name="clerk", tools=[sign])
+office = Agent(name="office", tools=[step], subagents=[clerk])
+tools = [step, pace, pay, pay_in_time, pay_or_stop, pay_some_day, fail]
+agent = Agent(name="e2e", max_steps=50, tools=tools, subagents=[office])

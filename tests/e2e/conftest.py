@@ -86,6 +86,19 @@ class World:
                 raise AssertionError(f"{session} is not {status} after {seconds} seconds: {shown}")
             time.sleep(0.1)
 
+    def next_approval(self, session: str, *, after: str, seconds: float = 60) -> list[str]:
+        """The approval that the run waits for after this one, as soon as it does; none where it finishes instead."""
+        deadline = time.monotonic() + seconds
+        while True:
+            shown = self.call("GET", f"/sessions/{session}").json()
+            if shown["status"] == "finished":
+                return []
+            if shown["status"] == "awaiting-approval" and shown["approval_id"] != after:
+                return [shown["approval_id"]]
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{session} has not come to its next approval in {seconds} seconds: {shown}")
+            time.sleep(0.1)
+
     def mail(self, approval_id: str, seconds: float = 30) -> str:
         """What SNS sent about an approval."""
         queue, deadline = self.cloud.client("sqs"), time.monotonic() + seconds

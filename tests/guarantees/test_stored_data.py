@@ -19,10 +19,11 @@ from typing import Any
 import pytest
 
 from durable import Checkpoint, FinishReason, RecordFormatError, Status
+from durable.nesting import agents_at_work, subagents_of
 from durable.records import FORMAT, upgrade
 from durable.transcript import first_fault
 from stores.memory import memory_store
-from tests.support.golden import FOLDER, SESSIONS, golden_agent, read, write
+from tests.support.golden import FOLDER, SESSIONS, agent_of, read, write
 from tests.support.runs import Clock, numbered, run
 from tests.support.sessions import results, stored, to_the_end
 
@@ -32,6 +33,7 @@ GOLDEN = {
     "sessions-v1/finished.json": "6a2b63492b3d2ea0a8ec56088b1ccf98b16b7e7ebe429aa1ef2017823bd2ae36",
     "sessions-v1/in-progress.json": "054d39fed59fd7eb5ab017a1f836cd1dc301f69484de04712075b4e95cfd7008",
     "sessions-v1/awaiting-approval.json": "dd54bacf5f5c4544193889825ff4344c8002f66f9ed510b913bc490122c60993",
+    "sessions-v1/awaiting-approval-below.json": "85edebc6690f6865f6993d1dfa0cfb9963b466e00d138bac94348d100ff8eeec",
 }
 """Each golden file with its SHA-256."""
 
@@ -61,12 +63,13 @@ ENDS: dict[str, tuple[list[Any], str]] = {
         [*FIRST_TURN, SEEN_A, "mail to ada", {"paid": 4, "by": "ada"}, SEEN_B, {"paid": 7, "by": "ada"}],
         "Two.",
     ),
+    "sessions-v1/awaiting-approval-below.json": (["It is done."], "Done."),
 }
 """The results and the answer that each session comes to."""
 
 
 def agent(store: Any) -> Any:
-    return golden_agent(store, numbered("today"))
+    return agent_of(store, numbered("today"))
 
 
 # --- golden files ----------------------------------------------------------------------------------------------------
@@ -108,6 +111,19 @@ def test_a_golden_session_takes_its_next_turn(name: str) -> None:
     assert stored(store) == result.checkpoint
 
 
+def test_a_golden_sub_agent_goes_on_where_it_was() -> None:
+    """The state of a sub-agent of a sub-agent is loaded with all it had, and only what was left to do is done."""
+    store = read(FOLDER / "sessions-v1/awaiting-approval-below.json")
+    [office, clerk] = agents_at_work(stored(store))
+    assert (office.path, clerk.path) == (("desk", "office"), ("desk", "office", "clerk"))
+    assert (office.checkpoint.step, clerk.checkpoint.step) == (1, 2)
+    to_the_end(agent(store))
+    known = {child.agent: child for child in subagents_of(store.checkpoints.history("s")).values() if child is not None}
+    paid = [SEEN_A, "mail to ada", {"paid": 4, "by": "ada"}, SEEN_B, {"paid": 7, "by": "ada"}]
+    assert results(known["clerk"].messages) == [*FIRST_TURN, *paid]
+    assert results(known["office"].messages) == [{**SEEN_A, "seen": "C"}, "All paid."]
+
+
 def test_the_golden_sessions_are_in_the_states_that_they_are_named_after() -> None:
     """Each golden file of today's format covers what it is there for."""
     sessions = {name: stored(read(FOLDER / f"sessions-v{FORMAT}/{name}.json")) for name in SESSIONS}
@@ -127,7 +143,9 @@ def test_the_golden_files_can_be_made_again(tmp_path: Path) -> None:
     for name in SESSIONS:
         write(name, tmp_path / f"{name}.json")
         again, golden = (stored(read(folder / f"{name}.json")) for folder in (tmp_path, FOLDER / f"sessions-v{FORMAT}"))
-        assert again.but(consumed=None, began_at=None) == golden.but(revision=again.revision, consumed=None)
+        assert again.but(consumed=None, began_at=None) == golden.but(
+            revision=again.revision, consumed=None, began_at=None
+        )
     with pytest.raises(FileExistsError):
         write("finished", tmp_path / "finished.json")
 

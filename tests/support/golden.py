@@ -83,6 +83,44 @@ def golden_agent(store: Any, ids: IdFactory) -> Agent:
     )
 
 
+HANDED = calls(("toolu_1", "look", {"what": "c"}), ("toolu_1", "clerk", {"task": "Pay all of it."}))
+
+
+def golden_desk(store: Any, ids: IdFactory) -> Agent:
+    """A lead with an office below it and a clerk below that, for ever."""
+    clerk = Agent(
+        name="clerk",
+        instructions="Pay.",
+        tools=[look, fail, mail, pay],
+        provider=Scripted([FIRST, MANY, "All paid."], name="golden:1"),
+        on_agent_drift="error",
+        tool_concurrency=1,
+    )
+    office = Agent(
+        name="office",
+        tools=[look],
+        subagents=[clerk],
+        provider=Scripted([HANDED, "It is done."], name="golden:2"),
+        on_agent_drift="error",
+        tool_concurrency=1,
+    )
+    lead = Scripted([calls(("toolu_1", "office", {"task": "See to it."})), "Done.", "And done."], name="golden:3")
+    return Agent(
+        name="desk",
+        subagents=[office],
+        provider=lead,
+        on_agent_drift="error",
+        store=store,
+        clock=Clock(),
+        ids=ids,
+    )
+
+
+def agent_of(store: Any, ids: IdFactory) -> Agent:
+    """The agent that the session was made with."""
+    return {"golden": golden_agent, "desk": golden_desk}[stored(store).agent](store, ids)
+
+
 def finished(store: Any, ids: IdFactory) -> None:
     """One turn with results of every JSON kind and an error, requested with a key."""
     agent = golden_agent(store, ids)
@@ -113,7 +151,19 @@ def awaiting_approval(store: Any, ids: IdFactory) -> None:
     run(agent.approvals.resolve(paused.approval_id, approved=True, by="ada", note="less", args={"amount": 4}))
 
 
-SESSIONS = {"finished": finished, "in-progress": in_progress, "awaiting-approval": awaiting_approval}
+def awaiting_approval_below(store: Any, ids: IdFactory) -> None:
+    """A sub-agent of a sub-agent waits on its second gated call; the first was approved with other arguments."""
+    agent = golden_desk(store, ids)
+    paused = run(agent.send("go", session_id="s", requested_by="bob", context="acme"))
+    run(agent.approvals.resolve(paused.approval_id, approved=True, by="ada", note="less", args={"amount": 4}))
+
+
+SESSIONS = {
+    "finished": finished,
+    "in-progress": in_progress,
+    "awaiting-approval": awaiting_approval,
+    "awaiting-approval-below": awaiting_approval_below,
+}
 
 
 def write(name: str, path: Path) -> None:
@@ -155,4 +205,5 @@ def _entry(plain: dict[str, Any]) -> Entry:
 
 if __name__ == "__main__":
     for each in SESSIONS:
-        write(each, FOLDER / f"sessions-v{FORMAT}" / f"{each}.json")
+        if not (path := FOLDER / f"sessions-v{FORMAT}" / f"{each}.json").exists():
+            write(each, path)
