@@ -284,9 +284,8 @@ class NotAnApproverError(ApprovalError):
     def __init__(self, approval_id: str, by: str | None) -> None:
         self.approval_id = approval_id
         self.by = by
-        super().__init__(
-            f"Approval {approval_id!r} is not for {'somebody unknown' if by is None else repr(by)} to decide."
-        )
+        self.reason = f"it is not for {'somebody unknown' if by is None else repr(by)} to decide"
+        super().__init__(f"The decision on approval {approval_id!r} was not recorded: {self.reason}.")
 
 
 class SelfApprovalError(ApprovalError):

@@ -17,8 +17,9 @@ import pydantic_core
 from aws_lambda_powertools.event_handler import Response
 from pydantic import JsonValue
 
-from durable.approval_stream import Approval, ApprovalStatus
+from durable.approval_stream import Approval, ApprovalStatus, Voted
 from durable.approvals import MAX_NOTE
+from durable.approvers import UNKNOWN
 from handlers._responses import RequestInvalid
 
 HTML = "text/html; charset=utf-8"
@@ -53,11 +54,15 @@ button { font: inherit; font-weight: 600; flex: 1 1 9rem; min-height: 3rem; bord
 
 @dataclass(frozen=True)
 class Filled:
-    """What somebody has put into the form, and what is wrong with it. `args` is the text of the edited arguments."""
+    """What somebody has put into the form, and what is wrong with it. `args` is the text of the edited arguments.
+
+    `digest` is that of the arguments that the page showed.
+    """
 
     approved: bool
     note: str | None = None
     args: str | None = None
+    digest: str | None = None
     wrong: str | None = None
 
 
@@ -71,11 +76,12 @@ def read_form(body: str | None) -> Filled:
     if decision not in (["approve"], ["reject"]):
         raise RequestInvalid("The form must say `approve` or `reject`.")
     note = fields.get("note", [""])[0].replace("\r\n", "\n").strip()
-    return Filled(approved=decision == ["approve"], note=note or None, args=fields.get("args", [None])[0])
+    args, digest = (fields.get(name, [None])[0] for name in ("args", "digest"))
+    return Filled(approved=decision == ["approve"], note=note or None, args=args, digest=digest)
 
 
 def edited(filled: Filled, arguments: JsonValue) -> dict[str, JsonValue] | None:
-    """The arguments that the form asks for, None where they are the model's. Raises `RequestInvalid`."""
+    """The arguments that the form asks for, None where they are as they were. Raises `RequestInvalid`."""
     if not filled.approved or filled.args is None or not filled.args.strip():
         return None
     try:
@@ -87,9 +93,11 @@ def edited(filled: Filled, arguments: JsonValue) -> dict[str, JsonValue] | None:
     return None if args == arguments else args
 
 
-def page(approval: Approval, *, status: str, filled: Filled | None = None, code: int = 200) -> Response[str]:
-    """The approval with its form while it is open, else with what became of it."""
-    request = approval.request
+def page(
+    approval: Approval, *, status: str, voter: str | None = None, filled: Filled | None = None, code: int = 200
+) -> Response[str]:
+    """The approval with its form while it is open, else with what became of it. `voter` is whose link it is."""
+    request, ballot = approval.request, approval.ballot
     rows = [
         ("Tool", request.tool_name),
         ("Agent", " > ".join(request.asking)),
@@ -98,19 +106,65 @@ def page(approval: Approval, *, status: str, filled: Filled | None = None, code:
         ("Session", request.session_id or "-"),
         ("Decide before", f"{request.deadline:%Y-%m-%d %H:%M} UTC" if request.deadline else "no deadline"),
     ]
+    if voter is not None:
+        rows.append(("This link is for", voter))
     shown = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in rows)
-    text = json.dumps(request.arguments, indent=2, ensure_ascii=False)
-    cut = len(text) > MAX_SHOWN
-    parts = [f"<dl>{shown}</dl>", "<h2>Arguments</h2>", f"<pre tabindex=0>{escape(text[:MAX_SHOWN])}</pre>"]
-    if cut:
-        parts.append("<p>They are longer than this page shows. Look at all of them through the API.</p>")
+    parts = [f"<dl>{shown}</dl>", _votes(approval), *_arguments(approval)]
     if status == ApprovalStatus.PENDING:
-        parts.append(_form(text if not cut else None, filled))
+        vote = ballot.vote_of(voter)
+        if vote is not None:
+            parts.insert(0, f"<p class=said role=status>{escape(_counted(approval, vote, voter))}</p>")
+        text = _text(ballot.arguments)
+        parts.append(_form(text if len(text) <= MAX_SHOWN else None, ballot.digest, filled, voted=vote is not None))
         title = f"Approve {request.tool_name}?"
     else:
         parts.insert(0, f"<p class=said role=status>{escape(_outcome(approval, status))}</p>")
         title = f"{request.tool_name}: {_TITLE[status]}"
     return _document(title, "".join(parts), code)
+
+
+def _arguments(approval: Approval) -> list[str]:
+    """The arguments that are voted on, and the model's where somebody has put others in their place."""
+    ballot, shown = approval.ballot, list[str]()
+    titled = [("Arguments", ballot.arguments)]
+    if ballot.edited is not None:
+        by = ballot.edited.by or UNKNOWN
+        titled = [
+            (f"Arguments, changed by {by}", ballot.arguments),
+            ("What the model asked for", approval.request.arguments),
+        ]
+    for title, arguments in titled:
+        text = _text(arguments)
+        shown.append(f"<h2>{escape(title)}</h2><pre tabindex=0>{escape(text[:MAX_SHOWN])}</pre>")
+        if len(text) > MAX_SHOWN:
+            shown.append("<p>They are longer than this page shows. Look at all of them through the API.</p>")
+    return shown
+
+
+def _text(arguments: JsonValue) -> str:
+    return json.dumps(arguments, indent=2, ensure_ascii=False)
+
+
+def _votes(approval: Approval) -> str:
+    """Who has approved these arguments and how many are missing, where one vote is not enough or not everybody's."""
+    request, ballot = approval.request, approval.ballot
+    if request.approvals == 1 and not request.approvers:
+        return ""
+    given = [
+        f"{vote.by or UNKNOWN}, {vote.at:%Y-%m-%d %H:%M} UTC" + (f": {vote.note}" if vote.note else "")
+        for vote in ballot.approving
+    ]
+    listed = "".join(f"<li>{escape(line)}</li>" for line in given)
+    who = f"<p>Who may decide: {escape(', '.join(request.approvers))}</p>" if request.approvers else ""
+    title = f"Approvals: {len(ballot.approving)} of {request.approvals}"
+    return f"<h2>{title}</h2>" + (f"<ul>{listed}</ul>" if listed else "") + who
+
+
+def _counted(approval: Approval, vote: Voted, voter: str | None) -> str:
+    missing = approval.ballot.missing
+    who = "You have" if voter is not None else "Somebody with a link for nobody by name has"
+    more = "one more approval is" if missing == 1 else f"{missing} more approvals are"
+    return f"{who} approved this at {vote.at:%Y-%m-%d %H:%M} UTC. It is counted; {more} missing, by somebody else."
 
 
 def notice(title: str, text: str, code: int) -> Response[str]:
@@ -138,18 +192,20 @@ def _outcome(approval: Approval, status: str) -> str:
         case ApprovalStatus.CANCELLED:
             return f"The run was stopped at {at}. The tool did not run, and nothing is left to do."
         case _:
-            words = f"{status.capitalize()} by {decision.by or 'somebody'} at {at}."
+            by = " and ".join(decision.voters) or decision.by or UNKNOWN
+            words = f"{status.capitalize()} by {by} at {at}."
             words += " The arguments were changed." if decision.args is not None else ""
             return words + (f" Note: {decision.note}" if decision.note else "")
 
 
-def _form(arguments: str | None, filled: Filled | None) -> str:
+def _form(arguments: str | None, digest: str, filled: Filled | None, *, voted: bool) -> str:
+    """The form; who has approved already can only change their mind."""
     wrong = ""
     if filled is not None and filled.wrong:
         wrong = f'<p class="said wrong" role=alert id=wrong>{escape(filled.wrong)} Nothing was decided.</p>'
     note = escape(filled.note or "") if filled else ""
     change = ""
-    if arguments is not None:
+    if arguments is not None and not voted:
         text = filled.args if filled and filled.args else arguments
         is_open = " open" if filled and filled.args and filled.args.strip() != arguments.strip() else ""
         rows = min(16, text.count("\n") + 2)
@@ -158,12 +214,14 @@ def _form(arguments: str | None, filled: Filled | None) -> str:
             f"<label for=args>Arguments, as JSON</label>"
             f"<textarea id=args name=args rows={rows} spellcheck=false>{escape(text)}</textarea></details>"
         )
+    approve = "<button class=yes name=decision value=approve>Approve</button>"
     return (
         f"{wrong}<form method=post accept-charset=utf-8>"
         f"<label for=note>Note (optional)</label>"
         f"<textarea id=note name=note rows=3 maxlength={MAX_NOTE}>{note}</textarea>{change}"
-        "<div class=buttons><button class=yes name=decision value=approve>Approve</button>"
-        "<button class=no name=decision value=reject>Reject</button></div></form>"
+        f'<input type=hidden name=digest value="{escape(digest)}">'
+        f"<div class=buttons>{'' if voted else approve}"
+        f"<button class=no name=decision value=reject>{'Reject after all' if voted else 'Reject'}</button></div></form>"
     )
 
 

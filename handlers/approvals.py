@@ -16,7 +16,14 @@ from durable.agent import tools_for
 from durable.approval_stream import Approval, ApprovalStatus
 from durable.approvals import ApprovalDecision, Decided, decide, is_orphaned, waits_for
 from durable.approvers import TOKEN_HOLDER
-from durable.errors import ApprovalClosedError, ApprovalNotFoundError, InvalidDecisionError, SelfApprovalError
+from durable.errors import (
+    ApprovalClosedError,
+    ApprovalNotFoundError,
+    ArgumentsChangedError,
+    InvalidDecisionError,
+    NotAnApproverError,
+    SelfApprovalError,
+)
 from durable.tools import Tool
 from handlers._deadline import LambdaContext
 from handlers._executions import HANDED_OVER, carry_on
@@ -32,6 +39,9 @@ router = Router()
 MAX_PAGE = 100
 
 NO_SUCH_LINK = ("This link does not work", "It may be incomplete, or too old. Ask for a new one.", 404)
+
+
+CHANGED = "Somebody has changed the arguments meanwhile. Look at them, and decide again."
 
 
 class DecisionRequest(BaseModel):
@@ -90,10 +100,10 @@ def preview(token: str) -> Response[str]:
     if not _wants_page():
         return json_response(_as_it_stands(app(), _opened(app(), token)[0]))
     try:
-        approval, _ = _opened(app(), token)
+        approval, approver = _opened(app(), token)
     except ApprovalNotFoundError:
         return notice(*NO_SUCH_LINK)
-    return page(approval, status=_status(app(), approval))
+    return page(approval, status=_status(app(), approval), voter=approver)
 
 
 @router.post("/callbacks/<token>")
@@ -113,17 +123,23 @@ def _answered_by_form(application: App, token: str, body: str | None) -> Respons
         approval, approver = _opened(application, token)
     except ApprovalNotFoundError:
         return notice(*NO_SUCH_LINK)
-    filled = read_form(body)
+    filled, wrong = read_form(body), None
     try:
-        args = edited(filled, approval.request.arguments)
-        request = DecisionRequest(approved=filled.approved, note=filled.note, args=args)
+        args = edited(filled, approval.ballot.arguments)
+        request = DecisionRequest(approved=filled.approved, note=filled.note, args=args, digest=filled.digest)
         approval = _decide(application, _said(approval, approver, token, request)).approval
     except ApprovalClosedError:
         approval = _load(application, approval.id)
-    except (RequestInvalid, InvalidDecisionError, SelfApprovalError) as error:
-        wrong = replace(filled, wrong=str(error) if isinstance(error, RequestInvalid) else f"{error.reason}.")
-        return page(approval, status=_status(application, approval), filled=wrong, code=status_of(error))
-    return page(approval, status=_status(application, approval))
+    except ArgumentsChangedError as error:
+        approval, wrong = _load(application, approval.id), error
+        filled = replace(filled, args=None, wrong=CHANGED)
+    except (RequestInvalid, InvalidDecisionError, SelfApprovalError, NotAnApproverError) as error:
+        wrong = error
+        filled = replace(filled, wrong=str(error) if isinstance(error, RequestInvalid) else f"{error.reason}.")
+    status = _status(application, approval)
+    if wrong is None:
+        return page(approval, status=status, voter=approver)
+    return page(approval, status=status, voter=approver, filled=filled, code=status_of(wrong))
 
 
 def _said(approval: Approval, approver: str | None, token: str, body: DecisionRequest) -> ApprovalDecision:

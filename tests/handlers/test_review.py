@@ -1,5 +1,6 @@
 """The page behind a callback link: what it shows, what its form decides, and what it never does."""
 
+import json
 import re
 from html.parser import HTMLParser
 from typing import Any
@@ -240,3 +241,104 @@ def test_arguments_of_any_size_have_a_page(cloud: Deployment) -> None:
     page = _review.page(approval.but(events=(large,)), status="pending")
     assert len(page.body or "") < 2 * _review.MAX_SHOWN
     assert list(Read(page.body or "").fields) == ["note"]
+
+
+# --- several approvers -----------------------------------------------------------------------------------------------
+
+
+def asked_of(cloud: Deployment, *approvers: str) -> dict[str, str]:
+    """An approval that needs two of them: the paths of their links by approver."""
+    cloud.approval_terms = {"approvals": 2, "approvers": approvers}
+    waits(cloud)
+    return {
+        sent["MessageAttributes"]["approver"]["StringValue"]: re.findall(r"/callbacks/\S+", sent["Message"])[0]
+        for sent in cloud.topics.messages
+    }
+
+
+def buttons(read: Read) -> list[str | None]:
+    return [attributes.get("value") for tag, attributes in read.tags if tag == "button"]
+
+
+def fields_of(answered: Answered) -> dict[str, str]:
+    """The fields as a browser sends them back."""
+    read = Read(answered.text)
+    hidden = {
+        str(attributes["name"]): str(attributes["value"])
+        for tag, attributes in read.tags
+        if tag == "input" and attributes.get("type") == "hidden"
+    }
+    return {**read.fields, **hidden}
+
+
+def test_the_page_shows_the_votes(cloud: Deployment) -> None:
+    """Who may decide, who has approved and with which note, how many are missing, and whose link this is."""
+    links = asked_of(cloud, "ada", "bob", "cy")
+    fresh = Read(look(cloud, links["ada"]).text).text
+    for words in ("Approvals: 0 of 2", "Who may decide: ada, bob, cy", "This link is for"):
+        assert words in fresh
+    press(cloud, links["ada"], "approve", **{**fields_of(look(cloud, links["ada"])), "note": "seen <b>by me</b>"})
+    other = Read(look(cloud, links["bob"]).text)
+    assert "Approvals: 1 of 2" in other.text
+    assert "seen <b>by me</b>" in other.text
+    assert buttons(other) == ["approve", "reject"]
+
+
+def test_who_has_approved_is_told_that_it_counts(cloud: Deployment) -> None:
+    """The page says so after the button and when it is opened again, and offers only to reject after all."""
+    links = asked_of(cloud, "ada", "bob", "cy")
+    for answered in (press(cloud, links["ada"], "approve"), look(cloud, links["ada"])):
+        read = Read(answered.text)
+        assert "You have approved this" in read.text
+        assert "one more approval is missing" in read.text
+        assert buttons(read) == ["reject"]
+    last = Read(press(cloud, links["bob"], "approve").text)
+    assert "Approved by ada and bob" in last.text
+    assert buttons(last) == []
+
+
+def test_who_has_approved_may_reject_after_all(cloud: Deployment) -> None:
+    """Until it is decided, a rejection by the same link rejects."""
+    links = asked_of(cloud, "ada", "bob")
+    press(cloud, links["ada"], "approve")
+    assert "Rejected by ada" in Read(press(cloud, links["ada"], "reject").text).text
+    cloud.slice()
+    assert cloud.paid == []
+
+
+def test_changed_arguments_are_shown_beside_the_models(cloud: Deployment) -> None:
+    """Both versions, and who has changed them; the form approves what is shown."""
+    links = asked_of(cloud, "ada", "bob")
+    press(cloud, links["bob"], "approve", **{**fields_of(look(cloud, links["bob"])), "args": '{"amount": 3}'})
+    shown = look(cloud, links["ada"])
+    read = Read(shown.text)
+    for words in ("Arguments, changed by bob", '"amount": 3', "What the model asked for", '"amount": 5'):
+        assert words in read.text
+    assert "Approved by bob and ada" in Read(press(cloud, links["ada"], "approve", **fields_of(shown)).text).text
+    cloud.slice()
+    assert cloud.paid == [3]
+
+
+def test_a_form_for_arguments_that_were_changed_decides_nothing(cloud: Deployment) -> None:
+    """The page comes again with the arguments as they are now; the note that was typed is kept."""
+    links = asked_of(cloud, "ada", "bob")
+    stale = {**fields_of(look(cloud, links["ada"])), "note": "looks right"}
+    press(cloud, links["bob"], "approve", **{**fields_of(look(cloud, links["bob"])), "args": '{"amount": 3}'})
+    for fields in (stale, {**stale, "args": '{"amount": 4}'}):
+        answered = press(cloud, links["ada"], "approve", **fields)
+        read = Read(answered.text)
+        assert answered.status == 409
+        assert "changed the arguments meanwhile" in read.text
+        assert (read.fields["note"], json.loads(read.fields["args"])) == ("looks right", {"amount": 3})
+    again = {**fields_of(answered), "note": "looks right"}
+    assert "Approved by bob and ada" in Read(press(cloud, links["ada"], "approve", **again).text).text
+
+
+def test_links_for_nobody_share_a_vote_and_the_page_says_so(cloud: Deployment) -> None:
+    """The second one with such a link learns that somebody else has to approve under their name."""
+    cloud.approval_terms = {"approvals": 2}
+    link = waits(cloud)
+    press(cloud, link, "approve")
+    read = Read(look(cloud, link).text)
+    assert "Somebody with a link for nobody by name has approved this" in read.text
+    assert buttons(read) == ["reject"]
