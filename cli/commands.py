@@ -126,7 +126,8 @@ def show_approval(api: Api, given: Namespace) -> Shown:
 
 def approve(api: Api, given: Namespace) -> Shown:
     args = _json(given.args, "--args") if given.args is not None else None
-    return _decide(api, given, {"approved": True, **({"args": args} if args is not None else {})})
+    said = {"args": args, "digest": given.digest}
+    return _decide(api, given, {"approved": True, **{name: value for name, value in said.items() if value is not None}})
 
 
 def reject(api: Api, given: Namespace) -> Shown:

@@ -121,6 +121,7 @@ def _approvals(words: Any) -> None:
     approve = _command(words, "approve", commands.approve, "let the call run")
     approve.add_argument("id")
     approve.add_argument("--args", metavar="JSON", help="run it with these arguments instead")
+    approve.add_argument("--digest", help="of the arguments that you have looked at, where somebody has changed them")
     reject = _command(words, "reject", commands.reject, "the call never runs, and the model is told why")
     reject.add_argument("id")
     for decision in (approve, reject):

@@ -122,7 +122,9 @@ def _asking(approval: Mapping[str, Any]) -> str:
 
 def approval_text(approval: Mapping[str, Any]) -> str:
     decision = approval.get("decision") or {}
-    trail = [f"{moment(event['at'])}  {event['event']}" for event in approval.get("trail", [])]
+    trail = [
+        f"{moment(event['at'])}  {clean(event.get('text', event['event']))}" for event in approval.get("trail", [])
+    ]
     about = fields(
         {
             "approval": approval["id"],
@@ -131,16 +133,28 @@ def approval_text(approval: Mapping[str, Any]) -> str:
             "agent": _asking(approval),
             "tool": approval["tool"],
             "arguments": approval["arguments"],
-            "edited to": decision.get("args"),
+            "edited to": approval.get("edited") or decision.get("args"),
+            "digest": approval.get("digest") if approval.get("edited") else None,
             "asked by": approval.get("requested_by"),
             "deadline": moment(approval.get("deadline")),
-            "decided by": decision.get("by"),
+            "approvals": _votes(approval),
+            "approvers": ", ".join(approval.get("approvers") or []),
+            "decided by": ", ".join(decision.get("voters") or []) or decision.get("by"),
             "via": decision.get("via"),
             "note": decision.get("note"),
             "applied": "yes" if approval.get("applied") else "not yet",
         }
     )
     return "\n".join([about, *(f"  {line}" for line in trail)])
+
+
+def _votes(approval: Mapping[str, Any]) -> str | None:
+    """Who has approved, and of how many that need to, where one is not enough."""
+    needed, votes = approval.get("approvals", 1), approval.get("votes") or []
+    if needed == 1:
+        return None
+    names = ", ".join(vote["by"] or "somebody unknown" for vote in votes)
+    return f"{len(votes)} of {needed}" + (f": {names}" if names else "")
 
 
 def messages_text(messages: Iterable[Mapping[str, Any]]) -> str:

@@ -110,6 +110,7 @@ from durable.rendering import render_comparison
 from durable.resume import resume_after_approval
 from durable.sessions import ConversationSession
 from durable.signals import AbortSignal
+from durable.story import render_approval
 from durable.streams import RunStream
 from durable.subagents import SubAgent
 from durable.tools import ApprovalGrant, Tool, ToolContext, ToolOutput, tool
@@ -245,6 +246,7 @@ __all__ = [
     "execute",
     "fork",
     "get_checkpoint_history",
+    "render_approval",
     "render_comparison",
     "resume_after_approval",
     "subagents_of",

@@ -18,6 +18,7 @@ from durable.nesting import agents_at_work
 from durable.outcome import RunResult, result_of
 from durable.ports import HistoryEntry
 from durable.records import Checkpoint
+from durable.story import story
 from durable.tools import UnserializableResult, to_json_value
 from handlers._ids import path_segment
 from handlers._sizes import MAX_BODY, Link, fitted
@@ -230,6 +231,10 @@ def history_view(entry: HistoryEntry, *, full: bool = False) -> dict[str, Any]:
     }
 
 
+UNTOLD = {"task_token", "callbacks", "callback", "arguments", "edited", "snapshot"}
+"""What an approval's events do not show: tokens, and what the approval itself shows."""
+
+
 def approval_view(approval: Approval, status: str | None = None) -> dict[str, Any]:
     """An approval with its audit trail and how its votes stand. Tokens never leave the table.
 
@@ -259,9 +264,7 @@ def approval_view(approval: Approval, status: str | None = None) -> dict[str, An
         "decision": decision.model_dump(mode="json", exclude={"digest", "approval_id"}) if decision else None,
         "applied": approval.applied,
         "trail": [
-            event.model_dump(
-                mode="json", exclude={"task_token", "callbacks", "callback", "arguments", "edited", "snapshot"}
-            )
-            for event in approval.events
+            {**event.model_dump(mode="json", exclude=UNTOLD), "text": sentence}
+            for event, sentence in zip(approval.events, story(approval), strict=True)
         ],
     }

@@ -330,6 +330,28 @@ def test_one_revision_shows_what_its_agents_have_said() -> None:
     ]
 
 
+def test_an_approval_is_shown_with_its_votes() -> None:
+    """Who has approved of how many, who may, what the arguments are now, and the trail in words."""
+    asked = approval(
+        approvals=2,
+        approvers=["ada", "bob"],
+        votes=[{"by": "ada"}],
+        edited={"order": 18},
+        digest="d18",
+        trail=[{"at": "2030-01-01T00:00:00+00:00", "event": "voted", "text": "ada approves (1 of 2)"}],
+    )
+    line = Line(asked)
+    assert line.run("approvals", "approve", APPROVAL, "--digest", "d18") == Code.OK
+    assert json.loads(line.requests[-1].content) == {"approved": True, "digest": "d18"}
+    shown = line.out.getvalue()
+    for row in ("approvals  1 of 2: ada", "approvers  ada, bob", 'edited to  {"order": 18}', "digest     d18"):
+        assert row in shown
+    assert "2030-01-01T00:00:00Z  ada approves (1 of 2)" in shown
+    plain = Line(approval())
+    plain.run("approvals", "show", APPROVAL)
+    assert "of" not in plain.out.getvalue().split()
+
+
 def test_an_approval_is_shown_with_who_asks() -> None:
     """The path of agents stands in the list and in the approval itself."""
     asked = approval(path=["desk", "researcher"])
