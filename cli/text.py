@@ -139,6 +139,7 @@ def approval_text(approval: Mapping[str, Any]) -> str:
             "deadline": moment(approval.get("deadline")),
             "approvals": _votes(approval),
             "approvers": ", ".join(approval.get("approvers") or []),
+            "level": _level(approval),
             "decided by": ", ".join(decision.get("voters") or []) or decision.get("by"),
             "via": decision.get("via"),
             "note": decision.get("note"),
@@ -155,6 +156,15 @@ def _votes(approval: Mapping[str, Any]) -> str | None:
         return None
     names = ", ".join(vote["by"] or "somebody unknown" for vote in votes)
     return f"{len(votes)} of {needed}" + (f": {names}" if names else "")
+
+
+def _level(approval: Mapping[str, Any]) -> str | None:
+    """Where an escalation has come to, and who is told next."""
+    levels, at = approval.get("levels") or [], approval.get("level") or 0
+    if not levels:
+        return None
+    left = "; then ".join(", ".join(level["to"]) for level in levels[at:])
+    return f"{at} of {len(levels)}" + (f", next: {left}" if left else "")
 
 
 def messages_text(messages: Iterable[Mapping[str, Any]]) -> str:

@@ -55,6 +55,7 @@ from durable.errors import (
     TurnPendingError,
     WaitAbortedError,
 )
+from durable.escalation import Escalation, Level, escalate, level
 from durable.events import (
     AgentDrift,
     ApprovalRequested,
@@ -152,6 +153,7 @@ __all__ = [
     "Deny",
     "Drift",
     "DurableError",
+    "Escalation",
     "Event",
     "FilePart",
     "FinishReason",
@@ -166,6 +168,7 @@ __all__ = [
     "InvalidSessionIdError",
     "LeaseLock",
     "LeaseLostError",
+    "Level",
     "Message",
     "ModelRequest",
     "ModelTurn",
@@ -243,9 +246,11 @@ __all__ = [
     "Watch",
     "compare_trajectories",
     "decide",
+    "escalate",
     "execute",
     "fork",
     "get_checkpoint_history",
+    "level",
     "render_approval",
     "render_comparison",
     "resume_after_approval",

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from durable.admission import Input
 from durable.approval_stream import Approval, ApprovalStatus
-from durable.approvals import ApprovalDecision, decide
+from durable.approvals import ApprovalDecision, apply_deadline, decide
 from durable.bounds import Watch
 from durable.counting import counted
 from durable.crossing import cross
@@ -177,6 +177,14 @@ class Approvals:
         if approval is None:
             raise ApprovalNotFoundError(id)
         return approval
+
+    async def check(self, id: str) -> Approval:
+        """Give the approval with what a deadline that has come means on its record: its next level, or `expired`.
+
+        For whoever runs an agent without a deployment: ask again at its `deadline`, and tell its `channels`.
+        """
+        approval = await self.get(id)
+        return await cross(apply_deadline, approval, approvals=self._store.approvals, now=self._agent.clock())
 
     async def resolve(
         self,

@@ -1,7 +1,7 @@
 """One approval: a small stream of events on the log, from the question to what came of it.
 
-requested, token attached, reminded, voted | expired | cancelled, applied: who and when stands on each. What was decided
-is computed from the events and never stored.
+requested, token attached, reminded, escalated, voted | expired | cancelled, applied: who and when stands on each. What
+was decided, which level it is at and until when are computed from the events and never stored.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue
 
 from durable.approvers import UNKNOWN, known
+from durable.escalation import Level, OnTimeout
 from durable.records import Checkpoint, Decision, Record, Timestamp
 
 
@@ -25,17 +26,14 @@ class ApprovalStatus(StrEnum):
     ORPHANED = "orphaned"
 
 
-OnTimeout = Literal["reject", "halt"]
-"""What it means that nobody has decided in time: the call is rejected, or the run ends (`guardrail`)."""
-
-
 class Requested(Record):
     """A run asks for a decision on one call. Repeated for the same approval, it only renews the deadline.
 
     Where a sub-agent asks, `path` names the agents from `agent` to it, and `within` the calls that run them. `edited`
     are arguments that an earlier decision about the same call had put in the place of the model's. `approvals` is how
-    many principals must approve, `approvers` who may decide (none: everybody). `remind_every` is in seconds; None:
-    nobody is reminded. `snapshot` is the paused run itself, of a run without a session: it is kept nowhere else.
+    many principals must approve, `approvers` who may decide (none: everybody). `deadline` ends the first wait; then
+    each of the `levels` is told and has its own, and `on_timeout` comes after the last. `remind_every` is in seconds;
+    None: nobody is reminded. `snapshot` is the paused run itself, of a run without a session: it is kept nowhere else.
     """
 
     event: Literal["requested"] = "requested"
@@ -55,6 +53,7 @@ class Requested(Record):
     approvers: tuple[str, ...] = ()
     deadline: Timestamp | None = None
     on_timeout: OnTimeout = "reject"
+    levels: tuple[Level, ...] = ()
     remind_every: float | None = None
     snapshot: Checkpoint | None = Field(default=None, repr=False)
 
@@ -69,6 +68,18 @@ class Reminded(Record):
 
     event: Literal["reminded"] = "reminded"
     at: Timestamp
+
+
+class Escalated(Record):
+    """Nobody had decided in time: the channels in `to` are told, as `level` (1 is the first), and the wait begins anew.
+
+    It stands on the record before they are told: a process that dies in between leaves them to be told by the next.
+    """
+
+    event: Literal["escalated"] = "escalated"
+    at: Timestamp
+    level: int
+    to: tuple[str, ...]
 
 
 class TokenAttached(Record):
@@ -114,7 +125,8 @@ class Applied(Record):
 
 
 ApprovalEvent = Annotated[
-    Requested | Reminded | TokenAttached | Voted | Expired | Cancelled | Applied, Field(discriminator="event")
+    Requested | Reminded | Escalated | TokenAttached | Voted | Expired | Cancelled | Applied,
+    Field(discriminator="event"),
 ]
 
 
@@ -162,7 +174,7 @@ def count(events: "Sequence[ApprovalEvent]") -> Ballot:
                     return replace(ballot, missing=0, closing=event)
             case Voted() | Expired() | Cancelled():
                 return replace(ballot, missing=max(0, needed - len(ballot.approving)), closing=event)
-            case Reminded() | TokenAttached() | Applied():
+            case Reminded() | Escalated() | TokenAttached() | Applied():
                 pass
     return replace(ballot, missing=max(0, needed - len(ballot.approving)))
 
@@ -227,8 +239,11 @@ class Approval(Record):
 
     @property
     def told(self) -> bool:
-        """Whether people were asked about the arguments as they are now: nobody was since somebody has edited them."""
-        newest = next((at for at, one in enumerate(self.events) if one is self.ballot.edited), -1)
+        """Whether the people of its level were asked about the arguments as they are now: nobody was since somebody has
+        edited them, or since the level is on the record."""
+        edited = self.ballot.edited
+        news = (at for at, one in enumerate(self.events) if one is edited or isinstance(one, Escalated))
+        newest = max(news, default=-1)
         return newest < 0 or any(isinstance(event, TokenAttached) for event in self.events[newest:])
 
     @property
@@ -243,12 +258,42 @@ class Approval(Record):
         return self.status is ApprovalStatus.EXPIRED and self.request.on_timeout == "halt"
 
     @property
+    def escalations(self) -> tuple[Escalated, ...]:
+        """Who was told since the request as it stands: one that is repeated begins with its first people again."""
+        asked = max(at for at, event in enumerate(self.events) if isinstance(event, Requested))
+        return tuple(event for event in self.events[asked:] if isinstance(event, Escalated))
+
+    @property
+    def level(self) -> int:
+        """How many levels were told beside the first people."""
+        return len(self.escalations)
+
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """The channels of the level that it is at; none for the first people."""
+        return self.escalations[-1].to if self.escalations else ()
+
+    @property
+    def deadline(self) -> datetime | None:
+        """When the wait of the level that it is at ends; a level's wait begins when that is on the record."""
+        if not self.escalations:
+            return self.request.deadline
+        return self.escalations[-1].at + timedelta(seconds=self.request.levels[self.level - 1].wait)
+
+    @property
+    def closes_at(self) -> datetime | None:
+        """When it expires, if nobody decides and every level is told in time."""
+        left = sum(one.wait for one in self.request.levels[self.level :])
+        return self.deadline + timedelta(seconds=left) if self.deadline is not None else None
+
+    @property
     def next_reminder(self) -> datetime | None:
         """When people should be told again: `remind_every` after the last time, if that is before the deadline."""
-        every, deadline = self.request.remind_every, self.request.deadline
+        every, deadline = self.request.remind_every, self.deadline
         if every is None:
             return None
-        last = next(event.at for event in reversed(self.events) if isinstance(event, Requested | Reminded))
+        telling = Requested | Reminded | Escalated
+        last = next(event.at for event in reversed(self.events) if isinstance(event, telling))
         due = last + timedelta(seconds=every)
         return due if deadline is None or due < deadline else None
 
@@ -269,10 +314,17 @@ class Approval(Record):
                 return True, event.callbacks[token_hash]
         return False, None
 
+    def late_by(self, now: datetime) -> bool:
+        """Whether the wait of its level is over: the next one is to be told, or it expires."""
+        return self.deadline is not None and now >= self.deadline
+
     def due_by(self, now: datetime) -> bool:
-        """Whether the deadline has come. At the deadline no vote counts any more."""
-        deadline = self.request.deadline
-        return deadline is not None and now >= deadline
+        """Whether the last level's deadline has come. At that deadline no vote counts any more."""
+        return self.late_by(now) and self.level == len(self.request.levels)
+
+    def next_level(self, now: datetime) -> Escalated:
+        """The event that tells the next level, which there must be."""
+        return Escalated(at=now, level=self.level + 1, to=self.request.levels[self.level].to)
 
     def _args(self, ballot: Ballot) -> dict[str, JsonValue] | None:
         return self.request.edited if ballot.edited is None else ballot.edited.args

@@ -107,7 +107,7 @@ def decide(
 
 
 def expire_if_due(approval: Approval, *, approvals: ApprovalStore, now: datetime) -> Approval:
-    """Give the approval as it stands, with `expired` appended when its deadline has come and nobody decided."""
+    """Give the approval as it stands, with `expired` appended when its last deadline has come and nobody decided."""
     while approval.status is ApprovalStatus.PENDING and approval.due_by(now):
         expired = approvals.append(Expired(at=now), after=approval)
         if expired is not None:
@@ -116,6 +116,23 @@ def expire_if_due(approval: Approval, *, approvals: ApprovalStore, now: datetime
         if reread is None:
             raise ApprovalNotFoundError(approval.id)
         approval = reread
+    return approval
+
+
+def apply_deadline(approval: Approval, *, approvals: ApprovalStore, now: datetime) -> Approval:
+    """Give the approval as it stands, with what a deadline that has come means on the record: the next level, or
+    `expired`.
+
+    Whoever puts a level on the record sees to it that its people are told. A decision that comes meanwhile wins.
+    """
+    approval = expire_if_due(approval, approvals=approvals, now=now)
+    while approval.status is ApprovalStatus.PENDING and approval.late_by(now):
+        if (escalated := approvals.append(approval.next_level(now), after=approval)) is not None:
+            return escalated
+        reread = approvals.get(approval.id)
+        if reread is None:
+            raise ApprovalNotFoundError(approval.id)
+        approval = expire_if_due(reread, approvals=approvals, now=now)
     return approval
 
 

@@ -12,10 +12,10 @@ from uuid import uuid4
 import anyio
 from pydantic import JsonValue, TypeAdapter
 
-from durable.approval_stream import OnTimeout
 from durable.approvers import names_of
 from durable.compaction import Compaction
 from durable.errors import ConfigurationError
+from durable.escalation import Escalation, OnTimeout
 from durable.hooks import NO_HOOKS, Hooks
 from durable.ports import Clock, IdFactory, Provider, ToolSpec
 from durable.subagents import MAX_DEPTH, SubAgent, as_subagent, check_depth, check_terms
@@ -137,7 +137,7 @@ class AgentDefinition:
         approvals: int = 1,
         approvers: Sequence[str] = (),
         approval_timeout: timedelta | None = None,
-        on_timeout: OnTimeout = "reject",
+        on_timeout: OnTimeout | Escalation = "reject",
         remind_every: timedelta | None = None,
     ) -> SubAgent:
         """Give this agent as a tool of another, with the options of a tool; `subagents` is enough without any."""

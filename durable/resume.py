@@ -2,7 +2,7 @@
 
 from durable import transitions
 from durable.approval_stream import Applied, Approval, ApprovalStatus
-from durable.approvals import expire_if_due, mark_applied, waits_for, with_decision
+from durable.approvals import apply_deadline, mark_applied, waits_for, with_decision
 from durable.bounds import UNBOUNDED, UNWATCHED, Bounds, Watch
 from durable.counting import counted
 from durable.crossing import cross, save_checkpoint
@@ -27,9 +27,10 @@ async def resume_after_approval(
 
     The decision is saved on the checkpoint before anything is done about it. A decision that has been applied is not
     applied again: the run as it stands is carried on if it is unfinished, else its result comes back. An approval past
-    its deadline is closed as expired, which rejects the call or ends the run, as its tool says; a cancelled one leaves
-    the run aborted, until a new message or a resume. Raises `SessionAwaitingApprovalError` while it is open;
-    an agent that must not resume the run (`AgentDriftError`, `ResumeToolMissingError`) leaves everything as it was.
+    its deadline goes to its next level, or is closed as expired, which rejects the call or ends the run, as its tool
+    says; a cancelled one leaves the run aborted, until a new message or a resume. Raises `SessionAwaitingApprovalError`
+    while it is open; an agent that must not resume the run (`AgentDriftError`, `ResumeToolMissingError`) leaves
+    everything as it was.
     """
     with counted():
         return await _resumed(agent, id, store, bounds, watch)
@@ -47,7 +48,7 @@ async def _resumed(agent: AgentDefinition, id: str, store: Store, bounds: Bounds
         raise SessionNotFoundError(session_id)
     waits = waits_for(checkpoint, id)
     if waits:
-        approval = await cross(expire_if_due, approval, approvals=store.approvals, now=agent.clock())
+        approval = await cross(apply_deadline, approval, approvals=store.approvals, now=agent.clock())
     decision = approval.decision
     if waits:
         if decision is None:
@@ -71,7 +72,7 @@ async def _resumed_from_record(
 
     What comes of it is kept nowhere, so a crash loses it, as it loses any run without a session.
     """
-    approval = await cross(expire_if_due, approval, approvals=store.approvals, now=agent.clock())
+    approval = await cross(apply_deadline, approval, approvals=store.approvals, now=agent.clock())
     decision = approval.decision
     if decision is None:
         raise SessionAwaitingApprovalError(checkpoint.session_id, approval.id)

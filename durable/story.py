@@ -19,6 +19,7 @@ from durable.approval_stream import (
     Approval,
     ApprovalEvent,
     Cancelled,
+    Escalated,
     Expired,
     Reminded,
     Requested,
@@ -52,6 +53,8 @@ def _sentence(event: ApprovalEvent, before: Sequence[ApprovalEvent]) -> str:
             return f"{_listed(named)} {'is' if len(named) == 1 else 'are'} told" if named else "people are told"
         case Reminded():
             return "that was a reminder"
+        case Escalated(level=level, to=to):
+            return f"nobody has decided in time: level {level} is next, {_listed(to)}"
         case Voted():
             return _votes(event, before)
         case Expired():

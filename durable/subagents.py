@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from durable.approval_stream import OnTimeout
 from durable.errors import ConfigurationError
+from durable.escalation import Escalation, OnTimeout
 from durable.hooks import inherited
 from durable.messages import ToolCall, ToolMessage
 from durable.outcome import output_of, text_of
@@ -62,7 +62,7 @@ def as_subagent(
     approvals: int = 1,
     approvers: Sequence[str] = (),
     approval_timeout: timedelta | None = None,
-    on_timeout: OnTimeout = "reject",
+    on_timeout: OnTimeout | Escalation = "reject",
     remind_every: timedelta | None = None,
 ) -> SubAgent:
     """Give the agent as a tool. The name is the agent's with `_` for what no model takes, the description its own."""

@@ -21,9 +21,9 @@ from typing import Any, Literal, NoReturn, cast, overload
 import pydantic_core
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError, create_model
 
-from durable.approval_stream import OnTimeout
 from durable.approvers import ONE_OF_ANY, ApprovalTerms
 from durable.errors import ConfigurationError
+from durable.escalation import Escalation, OnTimeout
 from durable.messages import FilePart, ImagePart, Part, TextPart, ToolCall, ToolMessage
 from durable.ports import ToolSpec
 from durable.signals import AbortSignal
@@ -110,10 +110,10 @@ class Tool:
 
     `arguments` is what a call's arguments are validated with, `parameters` the JSON Schema that the model is shown.
     `terms` say how many must approve a call and who may. `approval_timeout` bounds the wait for a decision, and
-    `on_timeout` says what happens at the deadline: `reject` the call, or `halt` the run. `remind_every` is when people
-    are told again. `recovery` is `rerun`, or `report` for a tool that needs approval, unless given. `timeout` bounds
-    one call: what has not ended by then is left with the result `unknown-outcome`, and no call starts where less time
-    than that is left.
+    `on_timeout` says what happens at the deadline: `reject` the call, `halt` the run, or tell others first
+    (`escalate`). `remind_every` is when people are told again. `recovery` is `rerun`, or `report` for a tool that needs
+    approval, unless given. `timeout` bounds one call: what has not ended by then is left with the result
+    `unknown-outcome`, and no call starts where less time than that is left.
     """
 
     name: str
@@ -125,7 +125,7 @@ class Tool:
     needs_approval: bool | ApprovalPolicy = False
     terms: ApprovalTerms = ONE_OF_ANY
     approval_timeout: timedelta | None = None
-    on_timeout: OnTimeout = "reject"
+    on_timeout: OnTimeout | Escalation = "reject"
     remind_every: timedelta | None = None
     recovery: Recovery = "rerun"
     timeout: timedelta | None = None
@@ -142,8 +142,8 @@ class Tool:
             raise wrong("approval_timeout must be positive")
         if self.timeout is not None and self.timeout <= timedelta(0):
             raise wrong("timeout must be positive")
-        if self.on_timeout not in typing.get_args(OnTimeout):
-            raise wrong(f"on_timeout must be one of {typing.get_args(OnTimeout)!r}")
+        if not isinstance(self.on_timeout, Escalation) and self.on_timeout not in typing.get_args(OnTimeout):
+            raise wrong(f"on_timeout must be one of {typing.get_args(OnTimeout)!r}, or made by `escalate`")
         if self.on_timeout != "reject" and self.approval_timeout is None:
             raise wrong("on_timeout says what happens at the deadline: give approval_timeout, too")
         if self.remind_every is not None and self.remind_every < LEAST_REMINDER:
@@ -273,7 +273,7 @@ def tool(
     approvals: int = 1,
     approvers: Sequence[str] = (),
     approval_timeout: timedelta | None = None,
-    on_timeout: OnTimeout = "reject",
+    on_timeout: OnTimeout | Escalation = "reject",
     remind_every: timedelta | None = None,
     recovery: Recovery | None = None,
     timeout: timedelta | None = None,
@@ -290,7 +290,7 @@ def tool(
     approvals: int = 1,
     approvers: Sequence[str] = (),
     approval_timeout: timedelta | None = None,
-    on_timeout: OnTimeout = "reject",
+    on_timeout: OnTimeout | Escalation = "reject",
     remind_every: timedelta | None = None,
     recovery: Recovery | None = None,
     timeout: timedelta | None = None,

@@ -1,9 +1,10 @@
 """From one checkpoint to the next: pure, each named after what happened. `transcript.settle` is the one for results."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from durable.approval_stream import Requested
+from durable.escalation import Escalation
 from durable.gate import Ask
 from durable.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
 from durable.nesting import inside
@@ -108,7 +109,7 @@ def finished(checkpoint: Checkpoint, reason: FinishReason) -> Checkpoint:
 
 def request_for(checkpoint: Checkpoint, ask: Ask, *, now: datetime) -> Requested:
     """The approval that a pause asks for."""
-    timeout: timedelta | None = ask.tool.approval_timeout
+    timeout, policy = ask.tool.approval_timeout, ask.tool.on_timeout
     return Requested(
         at=now,
         session_id=checkpoint.session_id,
@@ -125,6 +126,7 @@ def request_for(checkpoint: Checkpoint, ask: Ask, *, now: datetime) -> Requested
         approvals=ask.terms.approvals,
         approvers=tuple(ask.terms.approvers),
         deadline=now + timeout if timeout else None,
-        on_timeout=ask.tool.on_timeout,
+        on_timeout=policy.then if isinstance(policy, Escalation) else policy,
+        levels=policy.levels if isinstance(policy, Escalation) else (),
         remind_every=ask.tool.remind_every.total_seconds() if ask.tool.remind_every else None,
     )

@@ -81,7 +81,7 @@ def _status(app: App, execution: str, run_id: str) -> str | None:
 def carry_on(app: App, checkpoint: Checkpoint, *, failures: int | None = None) -> None:
     """See to it that this unfinished run goes on: wake the execution that waits for its decision, or start one.
 
-    What is not decided is woken only to ask anew, when somebody has edited the arguments.
+    What is not decided is woken only to ask anew, when somebody has edited the arguments or a level is untold.
 
     With `failures`, as `hand_over` does, it raises `KeepsFailing` instead of starting yet another one.
     """

@@ -4,7 +4,7 @@ The message is the only place where a callback token appears.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -27,74 +27,86 @@ MAX_ARGUMENTS = 100_000
 
 
 def notify(app: App, approval: Approval, links: Mapping[str | None, str], *, reminds: bool = False) -> None:
-    """Tell people by every channel that is set up: a topic, a webhook. Without one the approval waits to be listed.
+    """Tell the people of the approval's level by each of its channels. Without one it waits to be listed.
 
     `links` are the callback tokens by the approver that each was minted for; every approver gets a message of their
     own. One channel that fails does not silence the other; when an approver was told by none the error is raised, to be
     tried again.
     """
-    failures = [_tell(app, approval, callback, approver, reminds) for approver, callback in links.items()]
+    channels = channels_of(app, approval)
+    failures = [_tell(app, channels, approval, callback, approver, reminds) for approver, callback in links.items()]
     if failed := [error for error in failures if error is not None]:
         raise failed[0]
 
 
-def _tell(app: App, approval: Approval, callback: str, approver: str | None, reminds: bool) -> DurableError | None:
+def channels_of(app: App, approval: Approval) -> list[str]:
+    """The topics and webhooks of the approval's level: those of the deployment at first, then those the level names.
+
+    A name that the deployment has no more is a failure that is told; the deployment's own people take its place.
+    """
+    known, own = app.settings.channels, [app.settings.topic_arn, app.settings.webhook_url]
+    found = [known[name] for name in approval.channels if name in known]
+    if missing := sorted(set(approval.channels) - set(known)):
+        logger().warning("people not told", extra={"channel": missing, "reason": "the deployment has no such channel"})
+        count(NotificationsFailed=len(missing))
+    return found or [address for address in own if address]
+
+
+def _tell(
+    app: App, channels: Sequence[str], approval: Approval, callback: str, approver: str | None, reminds: bool
+) -> DurableError | None:
     """Tell one approver, or whoever listens (None). The error, where no channel took the message."""
-    told: list[bool] = []
-    failed: DurableError | None = None
-    for channel in (_publish, _post):
+    told, failed = 0, None
+    for address in channels:
+        by_topic = address.startswith("arn:")
         try:
-            told.append(channel(app, approval, callback, approver, reminds))
+            (_publish if by_topic else _post)(app, address, approval, callback, approver, reminds)
+            told += 1
         except DurableError as error:
             failed = error
-            logger().warning("people not told", extra={"channel": channel.__name__.strip("_"), "reason": str(error)})
+            channel = "topic" if by_topic else "webhook"
+            logger().warning("people not told", extra={"channel": channel, "reason": str(error)})
             count(NotificationsFailed=1)
-    return None if any(told) else failed
+    return None if told else failed
 
 
-def _publish(app: App, approval: Approval, callback: str, approver: str | None, reminds: bool) -> bool:
+def _publish(app: App, topic: str, approval: Approval, callback: str, approver: str | None, reminds: bool) -> None:
     """A message for one approver says so in an attribute, which their subscription can be filtered by."""
-    if not app.settings.topic_arn:
-        return False
     named: dict[str, Any] = {}
     if approver is not None:
         named = {"MessageAttributes": {"approver": {"DataType": "String", "StringValue": approver}}}
     try:
         app.topics.publish(
-            TopicArn=app.settings.topic_arn,
+            TopicArn=topic,
             Subject=subject(approval, reminds=reminds),
             Message=message(app, approval, callback, approver=approver),
             **named,
         )
     except (ClientError, BotoCoreError) as error:
         raise failure("Publish", error) from error
-    return True
 
 
-def _post(app: App, approval: Approval, callback: str, approver: str | None, reminds: bool) -> bool:
-    settings = app.settings
-    if not settings.webhook_url:
-        return False
+def _post(app: App, url: str, approval: Approval, callback: str, approver: str | None, reminds: bool) -> None:
     now = app.agent.clock()
     body = webhook_body(app, approval, callback, approver=approver, reminds=reminds, now=now)
     which = "" if approver is None else f".{approval.request.approvers.index(approver)}"
     try:
         post(
-            settings.webhook_url,
+            url,
             body,
             id=f"{approval.id}.{approval.revision}{which}",  # the same when the same message is sent again
             timestamp=int(now.timestamp()),
-            secret=secret_named(settings.webhook_secret),
+            secret=secret_named(app.settings.webhook_secret),
         )
     except WebhookFailed as error:
         raise error.as_store_error() from error
-    return True
 
 
 def subject(approval: Approval, *, reminds: bool = False) -> str:
     """SNS takes 100 characters of printable ASCII that begin with a letter, digit or punctuation."""
     name = "".join(c if 32 <= ord(c) < 127 else "?" for c in approval.request.tool_name)
-    return f"{'Reminder: approval' if reminds else 'Approval'} wanted: {name}"[:MAX_SUBJECT]
+    first = "Reminder: approval" if reminds else "Escalated: approval" if approval.level else "Approval"
+    return f"{first} wanted: {name}"[:MAX_SUBJECT]
 
 
 def message(app: App, approval: Approval, callback: str, *, approver: str | None = None) -> str:
@@ -102,7 +114,8 @@ def message(app: App, approval: Approval, callback: str, *, approver: str | None
     arguments = json.dumps(ballot.arguments, ensure_ascii=True, indent=2)
     if len(arguments) > MAX_PREVIEW:
         arguments = arguments[:MAX_PREVIEW] + "\n… (cut; the link shows all of it)"
-    deadline = f"Decide before {request.deadline:%F %T} UTC." if request.deadline else "There is no deadline."
+    deadline = f"Decide before {approval.deadline:%F %T} UTC." if approval.deadline else "There is no deadline."
+    levels = f"Nobody has decided yet: you are level {approval.level} of {len(request.levels)}."
     return "\n".join(
         [
             f"Agent {' > '.join(request.asking)!r} asks to call {request.tool_name!r}.",
@@ -114,6 +127,7 @@ def message(app: App, approval: Approval, callback: str, *, approver: str | None
             f"Arguments, changed by {ballot.edited.by or UNKNOWN}:" if ballot.edited else "Arguments:",
             arguments,
             "",
+            *([levels] if approval.level else []),
             deadline,
             f"Look and decide: {link(app, callback)}",
         ]
@@ -151,10 +165,12 @@ def webhook_body(
         "approvals": request.approvals,
         "missing": ballot.missing,
         "requested_by": request.requested_by,
-        "deadline": request.deadline.isoformat() if request.deadline else None,
+        "deadline": approval.deadline.isoformat() if approval.deadline else None,
+        "level": approval.level,
+        "levels": len(request.levels),
         "link": link(app, callback),
     }
-    kind = "approval.reminded" if reminds else "approval.requested"
+    kind = "approval.reminded" if reminds else "approval.escalated" if approval.level else "approval.requested"
     return json.dumps({"type": kind, "timestamp": now.isoformat(), "data": data}).encode()
 
 

@@ -231,7 +231,7 @@ def history_view(entry: HistoryEntry, *, full: bool = False) -> dict[str, Any]:
     }
 
 
-UNTOLD = {"task_token", "callbacks", "callback", "arguments", "edited", "snapshot"}
+UNTOLD = {"task_token", "callbacks", "callback", "arguments", "edited", "snapshot", "levels"}
 """What an approval's events do not show: tokens, and what the approval itself shows."""
 
 
@@ -260,7 +260,10 @@ def approval_view(approval: Approval, status: str | None = None) -> dict[str, An
         "missing": ballot.missing,
         "requested_by": request.requested_by,
         "requested_at": request.at.isoformat(),
-        "deadline": request.deadline.isoformat() if request.deadline else None,
+        "deadline": approval.deadline.isoformat() if approval.deadline else None,
+        "on_timeout": request.on_timeout,
+        "level": approval.level,
+        "levels": [level.model_dump(mode="json") for level in request.levels],
         "decision": decision.model_dump(mode="json", exclude={"digest", "approval_id"}) if decision else None,
         "applied": approval.applied,
         "trail": [

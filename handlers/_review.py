@@ -104,7 +104,8 @@ def page(
         ("Asked by", request.requested_by or "unknown"),
         ("Asked at", f"{request.at:%Y-%m-%d %H:%M} UTC"),
         ("Session", request.session_id or "-"),
-        ("Decide before", f"{request.deadline:%Y-%m-%d %H:%M} UTC" if request.deadline else "no deadline"),
+        ("Decide before", f"{approval.deadline:%Y-%m-%d %H:%M} UTC" if approval.deadline else "no deadline"),
+        *_levels(approval),
     ]
     if voter is not None:
         rows.append(("This link is for", voter))
@@ -165,6 +166,16 @@ def _counted(approval: Approval, vote: Voted, voter: str | None) -> str:
     who = "You have" if voter is not None else "Somebody with a link for nobody by name has"
     more = "one more approval is" if missing == 1 else f"{missing} more approvals are"
     return f"{who} approved this at {vote.at:%Y-%m-%d %H:%M} UTC. It is counted; {more} missing, by somebody else."
+
+
+def _levels(approval: Approval) -> list[tuple[str, str]]:
+    """Who was told after the first people had not decided, and who is told next."""
+    rows = [
+        (f"Level {event.level}", f"{', '.join(event.to)}, told at {event.at:%Y-%m-%d %H:%M} UTC")
+        for event in approval.escalations
+    ]
+    left = [", ".join(level.to) for level in approval.request.levels[approval.level :]]
+    return [*rows, ("Told next", "; then ".join(left))] if left else rows
 
 
 def notice(title: str, text: str, code: int) -> Response[str]:

@@ -254,14 +254,14 @@ def not_due(app: App, session_id: str, run_id: str) -> None:
 
 
 def next_look(approval: Approval, now: datetime) -> datetime | None:
-    """When the wait for the approval has to end: for a reminder, or at its deadline; None: never.
+    """When the wait for the approval has to end: for a reminder, or at its level's deadline; None: never.
 
     A reminder that is due already is what the wait begins with, so the next one counts.
     """
     reminder = approval.next_reminder
     if reminder is not None and reminder <= now:
         reminder = now + timedelta(seconds=approval.request.remind_every or 0)
-    times = [moment for moment in (reminder, approval.request.deadline) if moment is not None]
+    times = [moment for moment in (reminder, approval.deadline) if moment is not None]
     return min(times, default=None)
 
 

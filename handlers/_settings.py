@@ -1,6 +1,7 @@
 """The one place that reads environment variables."""
 
 import os
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from functools import cache
@@ -11,6 +12,9 @@ from pydantic_core import PydanticCustomError
 
 from durable.errors import ConfigurationError
 
+_URL = re.compile(r"https://.+|http://(127\.0\.0\.1|localhost)[:/].*")
+_TOPIC = re.compile(r"arn:[^:]+:sns:[^:]*:[^:]*:([^:]+)")
+
 
 class Settings(BaseModel):
     """How this deployment is set up; each field is an environment variable that `template.yaml` sets.
@@ -19,6 +23,8 @@ class Settings(BaseModel):
     from Parameter Store (`api_key_parameter`), by the name there; on a machine of one's own, from its variable.
     `model_options` is a JSON object of more fields for each request to the first model.
     Messages to people go to `topic_arn` and to `webhook_url`, signed with the secret that is named `webhook_secret`.
+    The levels of an escalation name topics of `escalation_topics` (ARNs, with commas between them; a topic's name is
+    the ARN's last part) and `escalation_webhooks` (`name=URL`, with commas, signed with the same secret).
     A slice that fails because a provider or a store is out of reach is tried again for `outage_hours`. The events of
     runs go to the EventBridge bus `event_bus` (empty: nowhere). Logs and metrics carry `service_name`.
     `trusted_callers` are principals, with commas between them, whose `Durable-Principal` header names the user that
@@ -49,6 +55,8 @@ class Settings(BaseModel):
     public_url: str = ""
     webhook_url: str = Field(default="", pattern=r"^$|^https://|^http://(127\.0\.0\.1|localhost)[:/]")
     webhook_secret: str = ""
+    escalation_topics: str = ""
+    escalation_webhooks: str = ""
     separate_approvers: bool = False
     trusted_callers: str = ""
     approvers: str = ""
@@ -65,11 +73,34 @@ class Settings(BaseModel):
             raise PydanticCustomError("webhook", "WEBHOOK_URL needs WEBHOOK_SECRET, the name of the secret that signs")
         return self
 
+    @model_validator(mode="after")
+    def _channels_are_right(self) -> "Settings":
+        named = self._named_channels
+        right = [name for name, address in named if _TOPIC.fullmatch(address) or _URL.fullmatch(address)]
+        if wrong := sorted({name for name, _ in named} - set(right)):
+            places = "ESCALATION_TOPICS takes ARNs of SNS topics, ESCALATION_WEBHOOKS name=https://…"
+            raise PydanticCustomError("channels", "{places}; not right: {wrong}", {"places": places, "wrong": wrong})
+        if len(self.channels) < len(named):
+            raise PydanticCustomError("channels", "two channels of the escalation have one name")
+        if self.escalation_webhooks and not self.webhook_secret:
+            raise PydanticCustomError("webhook", "ESCALATION_WEBHOOKS needs WEBHOOK_SECRET, the secret that signs")
+        return self
+
+    @property
+    def channels(self) -> dict[str, str]:
+        """Whom the levels of an escalation can name: the ARN of a topic, or the URL of a webhook."""
+        return dict(self._named_channels)
+
+    @property
+    def _named_channels(self) -> list[tuple[str, str]]:
+        topics = [(one.rpartition(":")[2], one) for one in _listed(self.escalation_topics)]
+        webhooks = [one.partition("=")[::2] for one in _listed(self.escalation_webhooks)]
+        return [*topics, *((name.strip(), url.strip()) for name, url in webhooks)]
+
     @property
     def models(self) -> list[str]:
         """The model strings, the first one's fallbacks behind it."""
-        named = [self.model, *self.fallback_models.split(",")]
-        return [model.strip() for model in named if model.strip()]
+        return _listed(f"{self.model},{self.fallback_models}")
 
     @property
     def approver_names(self) -> list[str]:
@@ -78,6 +109,10 @@ class Settings(BaseModel):
     @property
     def ttl(self) -> timedelta | None:
         return timedelta(days=self.ttl_days) if self.ttl_days else None
+
+
+def _listed(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def read(environment: Mapping[str, str]) -> Settings:

@@ -10,8 +10,10 @@ from botocore.config import Config
 
 from durable.agent import Agent
 from durable.errors import ConfigurationError
+from durable.escalation import Escalation
 from durable.providers import provider_from, with_fallback
 from durable.subagents import all_tools
+from durable.tools import Tool
 from handlers._keys import Keys
 from handlers._settings import Settings, settings
 from stores.dynamodb import dynamodb_store, make_client
@@ -44,14 +46,25 @@ class App:
                 f"{type(self.store.checkpoints).__name__} says `single_writer`: it cannot tell that somebody else has "
                 "saved meanwhile. Several functions write the sessions of a deployment: give it a store that can."
             )
-        longest = self.settings.slice_seconds - KEPT_SECONDS
         for path, tool in all_tools(self.agent):
-            seconds = tool.timeout.total_seconds() if tool.timeout is not None else 0.0
-            if seconds > longest:
+            self._check(" > ".join(path), tool)
+
+    def _check(self, agent: str, tool: Tool) -> None:
+        """Refuse a tool that asks for what this deployment does not have."""
+        longest = self.settings.slice_seconds - KEPT_SECONDS
+        seconds = tool.timeout.total_seconds() if tool.timeout is not None else 0.0
+        if seconds > longest:
+            raise ConfigurationError(
+                f"Tool {tool.name!r} of agent {agent!r} may take {seconds:g} seconds; no slice lasts that long. Give "
+                f"it a timeout of at most {longest:g} seconds, or the deployment a larger SliceSeconds."
+            )
+        levels = tool.on_timeout.levels if isinstance(tool.on_timeout, Escalation) else ()
+        known = self.settings.channels
+        for at, level in enumerate(levels, start=1):
+            if missing := sorted(set(level.to) - set(known)):
                 raise ConfigurationError(
-                    f"Tool {tool.name!r} of agent {' > '.join(path)!r} may take {seconds:g} seconds; no slice lasts "
-                    f"that long. Give it a timeout of at most {longest:g} seconds, or the deployment a larger "
-                    "SliceSeconds."
+                    f"Tool {tool.name!r} of agent {agent!r}: level {at} of its escalation tells {missing!r}, and this "
+                    f"deployment has only {sorted(known)!r}: see the parameters EscalationTopics, EscalationWebhooks."
                 )
 
     @cached_property

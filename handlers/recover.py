@@ -104,7 +104,7 @@ def _asked(application: App, stored: Checkpoint, lease: Lease | None) -> Approva
     waits = (
         approval is not None
         and approval.status is ApprovalStatus.PENDING
-        and not approval.due_by(application.agent.clock())
+        and not approval.late_by(application.agent.clock())
         and approval.task_token is not None
         and approval.told
         and drives(application, lease.execution, stored.run_id)

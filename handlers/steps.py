@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from durable.approval_stream import Approval, ApprovalStatus, Reminded, TokenAttached
-from durable.approvals import ApprovalDecision, catch_up, decide, expire_if_due
+from durable.approvals import ApprovalDecision, apply_deadline, catch_up, decide, expire_if_due
 from durable.approvers import DIRECT
 from durable.errors import (
     ApprovalError,
@@ -209,13 +209,17 @@ def _carry_on(application: App, task: RunSlice, stored: Checkpoint, context: Lam
 
 
 def ask_human(application: App, task: AskHuman) -> dict[str, Any]:
-    """Put the token of this wait on the approval's record, then tell people. A decided one wakes its own wait."""
+    """Put the token of this wait on the approval's record, then tell the people of the level that it is at.
+
+    A decided one wakes its own wait.
+    """
     while True:
-        approval = _expired_or_open(application, task.approval_id)
+        now = application.agent.clock()
+        approval = _approval(application, task.approval_id)
+        approval = expire_if_due(approval, approvals=application.store.approvals, now=now)
         if approval.status is not ApprovalStatus.PENDING:
             wake(application, task.task_token)
             return {"asked": False}
-        now = application.agent.clock()
         links = {approver: new_callback_token(approval.id) for approver in approval.to_tell}
         callbacks = {token_hash(token): approver for approver, token in links.items()}
         attached = TokenAttached(at=now, task_token=task.task_token, callbacks=callbacks)
@@ -232,14 +236,17 @@ def ask_human(application: App, task: AskHuman) -> dict[str, Any]:
 
 def _approval_now(application: App, stored: Checkpoint, task: RunSlice) -> Approval:
     """The approval that the run waits for, with a vote taken from the task's output where somebody completed it."""
-    approval = _expired_or_open(application, stored.approval_id or "")
-    answer = task.answer
-    if not isinstance(answer, Answer) or answer.approval_id != approval.id:
-        return approval
-    output = answer.output
+    id, answer = stored.approval_id or "", task.answer
+    if isinstance(answer, Answer) and answer.approval_id == id:
+        _take_vote(application, id, answer.output)
+    return _as_time_has_it(application, id)
+
+
+def _take_vote(application: App, approval_id: str, output: JsonValue) -> None:
+    """Record a task's output as a vote. A wake-up, or nonsense, is none: the record decides."""
     if not isinstance(output, dict) or set(output) != {"approved"} or not isinstance(output["approved"], bool):
-        return approval  # a wake-up, or nonsense: the record decides
-    said = ApprovalDecision(id=approval.id, approved=output["approved"], by=DIRECT, via="task-token")
+        return
+    said = ApprovalDecision(id=approval_id, approved=output["approved"], by=DIRECT, via="task-token")
     try:
         decide(
             said,
@@ -251,14 +258,24 @@ def _approval_now(application: App, stored: Checkpoint, task: RunSlice) -> Appro
         )
     except ApprovalError as error:
         logger().warning("task output not taken as a vote", extra={"code": error.code})
-    return _expired_or_open(application, approval.id)
 
 
-def _expired_or_open(application: App, approval_id: str) -> Approval:
+def _as_time_has_it(application: App, approval_id: str) -> Approval:
+    """The approval, with its next level or its end on the record where its deadline has come.
+
+    Only a slice puts a level there: what comes next is the task that tells the people of the level that it is at.
+    """
+    before = _approval(application, approval_id)
+    approval = apply_deadline(before, approvals=application.store.approvals, now=application.agent.clock())
+    count(ApprovalsEscalated=approval.level > before.level)
+    return approval
+
+
+def _approval(application: App, approval_id: str) -> Approval:
     approval = application.store.approvals.get(approval_id)
     if approval is None:
         raise ApprovalNotFoundError(approval_id)
-    return expire_if_due(approval, approvals=application.store.approvals, now=application.agent.clock())
+    return approval
 
 
 def _work(application: App, stored: Checkpoint, context: LambdaContext, guard: Guard) -> Awaitable[RunResult]:
@@ -278,7 +295,7 @@ def _after(application: App, result: RunResult) -> dict[str, Any]:
     if result.finish_reason is FinishReason.ABORTED:
         return _left("stopped")
     if result.checkpoint.status is Status.AWAITING_APPROVAL:
-        return _waits(application, _expired_or_open(application, result.approval_id or ""))
+        return _waits(application, _as_time_has_it(application, result.approval_id or ""))
     return _left("finished")
 
 

@@ -1,7 +1,7 @@
 """Approvals over any log: each a small stream of events, and what was decided is computed from them.
 
-An entry holds one event; the entry of a request is a reset and repeats the events before it, so that it and what
-follows have the times of the newest deadline and need nothing older:
+An entry holds one event; the entry of a request, or of an escalation, is a reset and repeats the events before it, so
+that it and what follows have the times of the newest deadline and need nothing older:
 
     {"v": 1, "events": [event, …]}
 """
@@ -19,6 +19,7 @@ from durable.approval_stream import (
     ApprovalEvent,
     ApprovalStatus,
     Cancelled,
+    Escalated,
     Expired,
     Requested,
     Voted,
@@ -69,7 +70,7 @@ class LogApprovals:
                 last = newest(self._log, stream_of(approval_id))
                 known = Approval(id=approval_id, revision=last.revision if last is not None else -1, events=())
             # Before the entry: once a checkpoint names the approval, no list may miss it.
-            self._mark(known, PENDING, event)
+            self._mark(known, PENDING, times=self._times(known.but(events=(*known.events, event))))
             if approval := self.append(event, after=known):
                 return approval
         raise StoreUnavailableError("request", f"others keep writing approval {approval_id!r}")
@@ -86,14 +87,14 @@ class LogApprovals:
     def append(self, event: ApprovalEvent, *, after: Approval) -> Approval | None:
         """Put an event after what the caller read; None when somebody else was first."""
         approval = after.but(revision=after.revision + 1, events=(*after.events, event))
-        asks = isinstance(event, Requested)
+        asks = isinstance(event, Requested | Escalated)
         written = approval.events if asks else (event,)
         content = {"events": [{"event": one.event, **to_plain(one, one.event)} for one in written]}
-        fresh_until, expires_at = self._times(approval.request)
+        fresh_until, expires_at = self._times(approval)
         entry = Entry(
             revision=approval.revision,
             kind="reset" if asks else "delta",
-            base=approval.revision - _events_since_request(approval.events),
+            base=approval.revision - _events_since_reset(approval.events),
             save_id=self._ids(),
             written_at=self._clock(),
             body=to_body(content),
@@ -104,7 +105,10 @@ class LogApprovals:
             return None
         if approval.status is not ApprovalStatus.PENDING and isinstance(event, Voted | Expired | Cancelled):
             with suppress(StoreUnavailableError):  # the event is committed, and a head is a hint
-                self._mark(approval, DECIDED, approval.request)
+                self._mark(approval, DECIDED)
+        if isinstance(event, Escalated):
+            with suppress(StoreUnavailableError):
+                self._mark(approval, PENDING)
         if isinstance(event, Applied):
             with suppress(StoreUnavailableError):  # it only stays longer
                 self._give_end(approval)
@@ -134,10 +138,10 @@ class LogApprovals:
         self._log.expire(
             stream_of(approval.id), until=approval.revision, fresh_until=fresh_until, expires_at=expires_at
         )
-        self._mark(approval, DECIDED, approval.request, times=(fresh_until, expires_at))
+        self._mark(approval, DECIDED, times=(fresh_until, expires_at))
 
-    def _mark(self, approval: Approval, status: str, request: Requested, *, times: Times | None = None) -> None:
-        fresh_until, expires_at = times or self._times(request)
+    def _mark(self, approval: Approval, status: str, *, times: Times | None = None) -> None:
+        fresh_until, expires_at = times or self._times(approval)
         self._log.mark(
             Head(
                 kind=KIND,
@@ -150,12 +154,12 @@ class LogApprovals:
             )
         )
 
-    def _times(self, request: Requested) -> Times:
-        return (None, None) if request.deadline is None else lifetime(request.deadline, self._ttl)
+    def _times(self, approval: Approval) -> Times:
+        return (None, None) if approval.closes_at is None else lifetime(approval.closes_at, self._ttl)
 
 
-def _events_since_request(events: Sequence[ApprovalEvent]) -> int:
-    return next(count for count, event in enumerate(reversed(events)) if isinstance(event, Requested))
+def _events_since_reset(events: Sequence[ApprovalEvent]) -> int:
+    return next(count for count, event in enumerate(reversed(events)) if isinstance(event, Requested | Escalated))
 
 
 def _events_of(entry: Entry, stream: str) -> Sequence[ApprovalEvent]:

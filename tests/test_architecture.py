@@ -107,9 +107,10 @@ def test_the_core_depends_on_little() -> None:
 
 
 def test_stores_know_the_records_and_the_ports() -> None:
-    """stores imports records, streams, ports, errors, messages and counting of durable; boto3 is for DynamoDB alone."""
+    """stores imports records, streams and their levels, ports, errors, messages and counting of durable; boto3 is for
+    DynamoDB alone."""
     known = {"durable.records", "durable.ports", "durable.errors", "durable.messages"}
-    known |= {"durable.approval_stream", "durable.capacity", "durable.counting"}
+    known |= {"durable.approval_stream", "durable.capacity", "durable.counting", "durable.escalation"}
     assert {one.module for one in imports("stores") if one.top == "durable"} <= known
     for one in third_party("stores"):
         if one.top == "pytest":  # the contract is a test suite, which no other module imports

@@ -57,7 +57,10 @@ def test_each_module_of_handlers_is_a_function() -> None:
     assert {function["Handler"] for function in FUNCTIONS.values()} == {f"handlers.{name}.handler" for name in modules}
 
 
-ALWAYS = {"table_name", "ttl_days", "list_finished", "log_level", "service_name"}
+ALWAYS = {"table_name", "ttl_days", "list_finished", "log_level", "service_name"} | {
+    "escalation_topics",  # each function refuses to start where a tool escalates to what is not there
+    "escalation_webhooks",
+}
 MODEL = {"model", "fallback_models", "model_options", "openai_base_url", "anthropic_base_url"}
 KEYS = {"api_key_secret", "api_key_parameter"}
 RUNS_THE_AGENT = MODEL | KEYS | {"min_model_seconds", "slice_seconds", "event_bus", "approvers"}
@@ -260,7 +263,7 @@ def test_the_model_is_allowed_only_what_is_configured(name: str) -> None:
         if "*" in str(statement["Resource"]):  # the models behind an inference profile, for that profile alone
             assert set(statement["Condition"]["StringEquals"]) == {"bedrock:InferenceProfileArn"}
     policies = {name for name, one in RESOURCES.items() if one["Type"] == "AWS::IAM::Policy"}
-    assert policies == {*MODEL_CALLS, "WebhookSecretPolicy"}
+    assert policies == {*MODEL_CALLS, "WebhookSecretPolicy", "EscalationTopicsPolicy"}
 
 
 def test_the_webhook_may_be_signed_with_its_own_secret_alone() -> None:
@@ -270,6 +273,17 @@ def test_the_webhook_may_be_signed_with_its_own_secret_alone() -> None:
     [statement] = policy["Properties"]["PolicyDocument"]["Statement"]
     assert statement["Action"] == "secretsmanager:GetSecretValue"
     assert statement["Resource"]["Fn::Sub"].endswith(":secret:${WebhookSecret}-??????")
+
+
+def test_the_topics_of_an_escalation_are_told_by_one_function() -> None:
+    """Where levels may name topics, the function that tells people may publish to these, and to nothing else."""
+    policy = RESOURCES["EscalationTopicsPolicy"]
+    assert (policy["Condition"], policy["Properties"]["Roles"]) == (
+        "HasEscalationTopics",
+        [{"Ref": "StepsFunctionRole"}],
+    )
+    [statement] = policy["Properties"]["PolicyDocument"]["Statement"]
+    assert (statement["Action"], statement["Resource"]) == ("sns:Publish", {"Ref": "EscalationTopics"})
 
 
 def resolved(value: Any, parameters: dict[str, str]) -> Any:

@@ -1,7 +1,7 @@
 """A cloud on this machine: start it, deploy to it, talk to it, break it.
 
     with LocalCloud(auth=True) as cloud:
-        deployment = cloud.deploy(cloud.stage(agent=Path("tests/e2e/agent.py")), {"LogLevel": "DEBUG"})
+        deployment = cloud.deploy(cloud.stage(agent=Path("agent.py")), {"LogLevel": "DEBUG"})
         answer = deployment.request("POST", "/sessions/s1/runs", json={"input": "Hello"})
 
 The emulator, the functions it runs and all that they write live in one process group and one folder, which end with

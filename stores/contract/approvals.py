@@ -18,6 +18,7 @@ from durable.approval_stream import (
     Voted,
 )
 from durable.errors import ConfigurationError, RecordFormatError
+from durable.escalation import Level
 from stores import LogStore
 from stores.contract.backend import START, TTL, Backend
 from stores.contract.injection import Crash, CrashingLog, LostResponse
@@ -241,6 +242,24 @@ def test_a_renewed_approval_needs_nothing_older(backend: Backend, store: LogStor
     backend.log.drop("approval/a1", until=1)
     assert store.approvals.get("a1") == decided
     assert [(one.kind, one.base) for one in backend.log.read("approval/a1")] == [("reset", 2), ("delta", 2)]
+
+
+def test_an_escalated_approval_is_kept_until_its_last_level_may_have_decided(backend: Backend, store: LogStore) -> None:
+    """An approval is there until T after its levels' waits, which begin when each is told; it needs nothing older."""
+    hour = HOUR.total_seconds()
+    levels = (Level(to=("leads",), wait=hour), Level(to=("cfo",), wait=2 * hour))
+    approval = store.approvals.request("a1", requested(levels=levels))
+    backend.clock.now = START + 4 * HOUR + TTL - TICK
+    assert store.approvals.get("a1") == approval
+    late = backend.clock()
+    escalated = store.approvals.append(approval.next_level(late), after=approval)
+    assert escalated is not None
+    backend.log.drop("approval/a1", until=0)
+    backend.clock.now = late + 3 * HOUR + TTL - TICK
+    assert store.approvals.get("a1") == escalated
+    assert all_pages(store, 10, ApprovalStatus.PENDING) == ["a1"]
+    backend.clock.forward(TICK)
+    assert store.approvals.get("a1") is None
 
 
 def test_arguments_must_be_json(store: LogStore) -> None:

@@ -189,6 +189,14 @@ def test_lists_are_asked_for_in_pages() -> None:
     assert line.out.getvalue().count("more: --cursor 7") == 2
 
 
+def test_levels_are_shown() -> None:
+    """An escalated approval says where it has come to, and who is next."""
+    levels = [{"to": ["leads", "pager"], "wait": 3600.0}, {"to": ["cfo"], "wait": 7200.0}]
+    line = Line(approval(level=1, levels=levels))
+    line.run("approvals", "show", APPROVAL)
+    assert re.search(r"^level +1 of 2, next: cfo$", line.out.getvalue(), re.M)
+
+
 def test_headers_are_what_was_asked_for() -> None:
     """`--key` and `--async` are the API's headers; without them neither is sent."""
     line = Line(session("in-progress"), status=202)

@@ -9,7 +9,7 @@ from datetime import timedelta
 import anyio
 import httpx
 
-from durable import Agent, ToolContext, UserMessage, tool
+from durable import Agent, ToolContext, UserMessage, escalate, level, tool
 from durable.errors import ProviderAuthenticationError
 from durable.ports import ModelRequest
 from durable.providers.scripted import Answer
@@ -20,6 +20,7 @@ SCRIPTS: dict[str, list[Answer]] = {
     "pay": [[("step", {"name": "one"}), ("pay", {"amount": 5}), ("step", {"name": "two"})], "Paid."],
     "hurry": [("pay_in_time", {"amount": 5}), "Nobody said yes."],
     "stop": [("pay_or_stop", {"amount": 5}), "Never reached."],
+    "escalate": [("pay_or_tell", {"amount": 5}), "Nobody said yes at any level."],
     "remind": [("pay_some_day", {"amount": 5}), "Paid at last."],
     "stumble": [[("step", {"name": 1}), ("fail", {}), ("nonsense", {})], "So be it."],
     "locked": [ProviderAuthenticationError("scripted", "Incorrect API key provided.", status=401), "Unlocked."],
@@ -81,16 +82,27 @@ def pay(amount: int, ctx: ToolContext) -> dict[str, object]:
     return {"paid": amount, "by": ctx.approval.by if ctx.approval else None}
 
 
-@tool(needs_approval=True, approval_timeout=timedelta(seconds=3))
+@tool(needs_approval=True, approval_timeout=timedelta(seconds=6))
 def pay_in_time(amount: int, ctx: ToolContext) -> str:
     """Pay, if somebody says yes in time."""
     tell(ctx.session_id or "", "pay")
     return "paid"
 
 
-@tool(needs_approval=True, approval_timeout=timedelta(seconds=3), on_timeout="halt")
+@tool(needs_approval=True, approval_timeout=timedelta(seconds=6), on_timeout="halt")
 def pay_or_stop(amount: int, ctx: ToolContext) -> str:
     """Pay, or let it be altogether."""
+    tell(ctx.session_id or "", "pay")
+    return "paid"
+
+
+@tool(
+    needs_approval=True,
+    approval_timeout=timedelta(seconds=2),
+    on_timeout=escalate(level("e2e-leads", wait=timedelta(seconds=3)), level("e2e-cfo", wait=timedelta(minutes=5))),
+)
+def pay_or_tell(amount: int, ctx: ToolContext) -> str:
+    """Pay, if anybody says yes."""
     tell(ctx.session_id or "", "pay")
     return "paid"
 
@@ -117,5 +129,5 @@ def fail() -> str:
 
 clerk = Agent(name="clerk", tools=[sign])
 office = Agent(name="office", tools=[step], subagents=[clerk])
-tools = [step, pace, pay, pay_in_time, pay_or_stop, pay_some_day, fail]
+tools = [step, pace, pay, pay_in_time, pay_or_stop, pay_or_tell, pay_some_day, fail]
 agent = Agent(name="e2e", max_steps=50, tools=tools, subagents=[office])

@@ -99,11 +99,11 @@ class World:
                 raise AssertionError(f"{session} has not come to its next approval in {seconds} seconds: {shown}")
             time.sleep(0.1)
 
-    def mail(self, approval_id: str, seconds: float = 30) -> str:
-        """What SNS sent about an approval."""
+    def mail(self, approval_id: str, *, says: str = "", seconds: float = 30) -> str:
+        """The newest that SNS sent about an approval and that says so."""
         queue, deadline = self.cloud.client("sqs"), time.monotonic() + seconds
         while time.monotonic() < deadline:
-            found = [mail for mail in self.mails if approval_id in mail]
+            found = [mail for mail in self.mails if approval_id in mail and says in mail]
             if found:
                 return found[-1]
             for message in queue.receive_message(QueueUrl=self.queue, WaitTimeSeconds=1).get("Messages", []):
@@ -192,6 +192,7 @@ def left_behind(request: pytest.FixtureRequest, world: World) -> LeftBehind | No
 @pytest.fixture(scope="session")
 def world() -> Iterator[World]:
     with Ledger() as ledger, LocalCloud(auth=True, extra_env={"LEDGER_URL": ledger.url}, wait_scale=0.2) as cloud:
+        topics = [cloud.client("sns").create_topic(Name=name)["TopicArn"] for name in ("e2e-leads", "e2e-cfo")]
         deployment = cloud.deploy(
             cloud.stage(agent=HERE / "agent.py"),
             {
@@ -199,20 +200,22 @@ def world() -> Iterator[World]:
                 "RequestSeconds": str(REQUEST_SECONDS),
                 "SliceSeconds": str(SLICE_SECONDS),
                 "MinModelSeconds": "1",
+                "EscalationTopics": ",".join(topics),
             },
         )
         queues = cloud.client("sqs")
         queue = queues.create_queue(QueueName="mails")["QueueUrl"]
         arn = queues.get_queue_attributes(QueueUrl=queue, AttributeNames=["QueueArn"])["Attributes"]["QueueArn"]
-        topic = deployment.outputs["ApprovalTopicArn"]
+        topics.append(deployment.outputs["ApprovalTopicArn"])
         allowed = {
             "Effect": "Allow",
             "Principal": {"Service": "sns.amazonaws.com"},
             "Action": "sqs:SendMessage",
             "Resource": arn,
-            "Condition": {"ArnEquals": {"aws:SourceArn": topic}},
+            "Condition": {"ArnEquals": {"aws:SourceArn": topics}},
         }
         policy = json.dumps({"Version": "2012-10-17", "Statement": [allowed]})
         queues.set_queue_attributes(QueueUrl=queue, Attributes={"Policy": policy})
-        cloud.client("sns").subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)
+        for topic in topics:
+            cloud.client("sns").subscribe(TopicArn=topic, Protocol="sqs", Endpoint=arn)
         yield World(cloud, deployment, ledger, queue, [])

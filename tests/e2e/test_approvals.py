@@ -49,6 +49,19 @@ def test_a_reminder(world: World) -> None:
     assert world.ledger.count(session, "pay") == 1
 
 
+def test_an_escalation(world: World) -> None:
+    """When nobody decides in time the next level is told by its own topic, with a new link; the first link decides."""
+    session, approval_id = paused(world, "escalate")
+    link = world.callback_path(approval_id)
+    world.mail(approval_id, says="you are level 1 of 2")
+    world.mail(approval_id, says="you are level 2 of 2")
+    assert world.call("POST", link, {"approved": True}, sign=False).status_code == 200
+    world.until(session, "finished")
+    asked = ["requested", "token-attached", "escalated", "token-attached", "escalated", "token-attached"]
+    assert trail(world, approval_id) == [*asked, "voted", "applied"]
+    assert world.ledger.count(session, "pay") == 1
+
+
 def test_edited_arguments_run(world: World) -> None:
     """What was approved is what runs, and both versions stay on the record."""
     session, approval_id = paused(world)
