@@ -68,6 +68,8 @@ def _sentence(event: ApprovalEvent, before: Sequence[ApprovalEvent]) -> str:
 def _asks(event: Requested, *, again: bool) -> str:
     who, asks = event.requested_by or UNKNOWN, "asks again" if again else "asks"
     sentence = f"{who} {asks} for {event.tool_name}({_short(event.arguments)})"
+    if event.path:
+        sentence += f" in {' > '.join(event.path)}"
     if event.approvers:
         return f"{sentence}; {event.approvals} of {', '.join(event.approvers)} must approve"
     return f"{sentence}; {event.approvals} must approve" if event.approvals > 1 else sentence

@@ -43,6 +43,10 @@ STORIES: dict[str, tuple[list[Any], list[str]]] = {
         [ASKED, token(None), voted("ada"), Applied(at=START)],
         ['bob asks for pay({"amount": 5})', "people are told", "ada approves: approved", "the run goes on"],
     ),
+    "below": (
+        [TWO.but(path=("desk", "cashier")), voted("ada", approved=False)],
+        ['bob asks for pay({"amount": 5}) in desk > cashier; 2 of ada, cy, dan must approve', "ada rejects: rejected"],
+    ),
     "several": (
         [TWO, token("cy", "ada", "dan"), voted("ada", note="ok"), voted("cy")],
         [
