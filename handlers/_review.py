@@ -117,7 +117,7 @@ def page(
             parts.insert(0, f"<p class=said role=status>{escape(_counted(approval, vote, voter))}</p>")
         text = _text(ballot.arguments)
         parts.append(_form(text if len(text) <= MAX_SHOWN else None, ballot.digest, filled, voted=vote is not None))
-        title = f"Approve {request.tool_name}?"
+        title = f"{request.tool_name}: more approvals are missing" if vote else f"Approve {request.tool_name}?"
     else:
         parts.insert(0, f"<p class=said role=status>{escape(_outcome(approval, status))}</p>")
         title = f"{request.tool_name}: {_TITLE[status]}"

@@ -172,6 +172,20 @@ def test_a_list_has_a_limit_from_one_up(store: LogStore, limit: int) -> None:
         store.approvals.list(limit=limit)
 
 
+def test_a_vote_that_does_not_decide_leaves_it_pending(backend: Backend, store: LogStore) -> None:
+    """It stays in the list of what waits until its last vote, and a repeated request keeps the votes."""
+    request = requested(approvals=2, approvers=("alice", "bob"))
+    approval = store.approvals.append(voted(), after=store.approvals.request("a1", request))
+    assert approval is not None
+    again = store.approvals.request("a1", request.but(deadline=START + 2 * HOUR))
+    assert [vote.by for vote in again.ballot.approving] == ["alice"]
+    waiting = backend.open(ttl=TTL).approvals.list(status=ApprovalStatus.PENDING).items
+    assert [(one.id, one.ballot.missing) for one in waiting] == [("a1", 1)]
+    assert store.approvals.append(voted(by="bob"), after=again) is not None
+    assert store.approvals.list(status=ApprovalStatus.PENDING).items == []
+    assert [one.id for one in store.approvals.list(status=ApprovalStatus.APPROVED).items] == ["a1"]
+
+
 def test_a_head_that_lags_is_not_believed(backend: Backend, store: LogStore) -> None:
     """A decided approval whose head could not be marked is not listed as pending."""
     approval = store.approvals.request("a1", requested())

@@ -22,6 +22,7 @@ SCRIPTS: dict[str, list[Answer]] = {
     "stop": [("pay_or_stop", {"amount": 5}), "Never reached."],
     "escalate": [("pay_or_tell", {"amount": 5}), "Nobody said yes at any level."],
     "remind": [("pay_some_day", {"amount": 5}), "Paid at last."],
+    "together": [("pay_together", {"amount": 5}), "Paid by both."],
     "stumble": [[("step", {"name": 1}), ("fail", {}), ("nonsense", {})], "So be it."],
     "locked": [ProviderAuthenticationError("scripted", "Incorrect API key provided.", status=401), "Unlocked."],
 }
@@ -121,6 +122,13 @@ def sign(name: str, ctx: ToolContext) -> str:
     return f"{name} signed"
 
 
+@tool(needs_approval=True, approvals=2, approvers=["ada", "bob", "cy"])
+def pay_together(amount: int, ctx: ToolContext) -> dict[str, object]:
+    """Pay, if two of three say yes."""
+    tell(ctx.session_id or "", "pay")
+    return {"paid": amount, "voters": list(ctx.approval.voters) if ctx.approval else None}
+
+
 @tool
 def fail() -> str:
     """Fail."""
@@ -129,5 +137,5 @@ def fail() -> str:
 
 clerk = Agent(name="clerk", tools=[sign])
 office = Agent(name="office", tools=[step], subagents=[clerk])
-tools = [step, pace, pay, pay_in_time, pay_or_stop, pay_or_tell, pay_some_day, fail]
+tools = [step, pace, pay, pay_in_time, pay_or_stop, pay_or_tell, pay_some_day, pay_together, fail]
 agent = Agent(name="e2e", max_steps=50, tools=tools, subagents=[office])

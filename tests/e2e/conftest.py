@@ -111,8 +111,8 @@ class World:
                 queue.delete_message(QueueUrl=self.queue, ReceiptHandle=message["ReceiptHandle"])
         raise AssertionError(f"Nobody was told about {approval_id}.")
 
-    def callback_path(self, approval_id: str) -> str:
-        match = re.search(r"/callbacks/\S+", self.mail(approval_id))
+    def callback_path(self, approval_id: str, *, says: str = "") -> str:
+        match = re.search(r"/callbacks/\S+", self.mail(approval_id, says=says))
         assert match is not None
         return match[0]
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e import test_votes as votes
 from tests.e2e.conftest import World
 from tests.e2e.test_approvals import paused
 
@@ -85,6 +86,46 @@ def test_it_is_decided_by_keyboard_alone(world: World, page: Any) -> None:
     assert world.until(session, "finished")["text"] == "Paid."
     decision = world.call("GET", f"/approvals/{approval_id}").json()["decision"]
     assert (decision["note"], decision["args"]) == ("by keyboard", {"amount": 3})
+
+
+def press_by_keyboard(page: Any, button: str) -> None:
+    """Tab to the button, as far as it takes, and press it."""
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if page.locator("button:focus").count() and page.locator("button:focus").inner_text() == button:
+            page.keyboard.press("Enter")
+            page.wait_for_load_state()
+            return
+    raise AssertionError(f"No key leads to {button!r}.")
+
+
+def test_two_vote_by_keyboard_alone(world: World, page: Any, browser: Any) -> None:
+    """The first one is told that the vote counts, the second one sees whose there is; then the call runs."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    session, approval_id = paused(world, "together")
+    links = [world.deployment.api_url + votes.link_of(world, approval_id, name) for name in ("ada", "bob")]
+    page.goto(links[0])
+    press_by_keyboard(page, "Approve")
+    assert "one more approval is missing" in page.locator("[role=status]").inner_text()
+    assert page.get_by_role("button").all_inner_texts() == ["Reject after all"]
+    assert is_as_wide_as_the_phone(page)
+    shot(page, "voted")
+    context = browser.new_context(viewport=PHONE, bypass_csp=True)
+    checked = context.new_page()
+    for link in links:
+        checked.goto(link)
+        assert Axe().run(checked).violations_count == 0
+    context.close()
+    page.goto(links[1])
+    assert "Approvals: 1 of 2" in page.locator("main").inner_text()
+    assert "ada, " in page.get_by_role("listitem").inner_text()
+    assert is_as_wide_as_the_phone(page)
+    shot(page, "votes")
+    press_by_keyboard(page, "Approve")
+    assert "Approved by ada and bob" in page.locator("[role=status]").inner_text()
+    assert world.until(session, "finished")["text"] == "Paid by both."
+    assert world.ledger.count(session, "pay") == 1
 
 
 def test_a_fault_is_shown_and_what_was_typed_stays(world: World, page: Any) -> None:
