@@ -91,7 +91,7 @@ from durable.messages import (
     ToolMessage,
     UserMessage,
 )
-from durable.nesting import subagents_of
+from durable.nesting import AgentAtWork, agents_at_work, subagents_of
 from durable.outcome import RunResult
 from durable.patches import Patch, PatchedResult
 from durable.ports import (
@@ -120,6 +120,7 @@ from durable.trajectory import Comparison, Drift, TrajectoryStep, compare_trajec
 __all__ = [
     "AbortSignal",
     "Agent",
+    "AgentAtWork",
     "AgentDefinition",
     "AgentDrift",
     "AgentDriftError",
@@ -244,6 +245,7 @@ __all__ = [
     "UserMessage",
     "WaitAbortedError",
     "Watch",
+    "agents_at_work",
     "compare_trajectories",
     "decide",
     "escalate",

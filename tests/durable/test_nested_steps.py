@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from durable import (
@@ -15,15 +17,21 @@ from durable import (
     Patch,
     PatchedResult,
     Status,
+    ToolMessage,
+    agents_at_work,
     compare_trajectories,
     render_comparison,
+    subagents_of,
     tool,
 )
 from durable.fork import saves_behind
-from durable.nesting import agents_at_work, subagents_of
+from durable.nesting import KnownAgents
 from durable.providers.scripted import Answer, Scripted
 from durable.trajectory import steps_of
+from durable.transcript import call_ids
 from tests.support.runs import Clock, memory_store, numbered, run
+from tests.support.transcripts import finished as ended
+from tests.support.transcripts import transcripts
 
 SIGNS: list[Answer] = [("sign", {"name": "a"}), ("sign", {"name": "b"}), "Signed."]
 SEARCHES: list[Answer] = [("search", {"text": "x"}), ("clerk", {"task": "Sign."}), "It is x."]
@@ -264,6 +272,46 @@ def test_what_only_one_history_knows_is_not_a_difference() -> None:
     comparison = one.compared("s", "s", other=other)
     assert (comparison.diverged_at, comparison.drift) == (None, ())
     assert "steps" not in comparison.to_json()["a"][0]["calls"][0]
+
+
+@st.composite
+def known_runs(draw: st.DrawFn, *, levels: int = 2, name: str = "r") -> tuple[Checkpoint, KnownAgents]:
+    """A finished run, and what some history knows of the agents that its calls ran, at any depth."""
+
+    def renamed(message: Any) -> Any:
+        """The same with call ids that belong to this agent alone."""
+        if isinstance(message, AssistantMessage):
+            calls = [call.model_copy(update={"id": f"{name}/{call.id}"}) for call in message.tool_calls]
+            return message.model_copy(update={"tool_calls": tuple(calls)})
+        if isinstance(message, ToolMessage):
+            return message.model_copy(update={"tool_call_id": f"{name}/{message.tool_call_id}"})
+        return message
+
+    messages = [renamed(message) for message in draw(transcripts(turns=2 if levels == 2 else 1))]
+    known: dict[str, Checkpoint | None] = {}
+    for id in sorted(call_ids(messages)):
+        match draw(st.sampled_from(["unknown", "nothing", "agent"])) if levels else "unknown":
+            case "nothing":
+                known[id] = None
+            case "agent":
+                child, below = draw(known_runs(levels=levels - 1, name=id))
+                known |= {id: child, **below}
+            case _:
+                pass
+    return ended(*messages), known
+
+
+@given(known_runs(), st.data())
+def test_what_is_forgotten_is_never_a_difference(made: tuple[Checkpoint, KnownAgents], data: st.DataObject) -> None:
+    """A run is equal to itself, whichever agents one of two histories has forgotten, at any depth."""
+    checkpoint, known = made
+    left = {id: state for id, state in known.items() if data.draw(st.booleans())}
+    for one, other in ((known, known), (known, left), (left, known)):
+        comparison = compare_trajectories(checkpoint, checkpoint, subagents_a=one, subagents_b=other)
+        assert (comparison.diverged_at, comparison.drift) == (None, ())
+        assert comparison.a == comparison.b
+    shown = render_comparison(compare_trajectories(checkpoint, checkpoint, subagents_a=known, subagents_b=known))
+    assert all(line[:2] in ("--", "++", "@@", "  ", "") for line in shown.split("\n"))
 
 
 def test_how_an_agent_ended_is_said_by_its_result() -> None:
