@@ -104,7 +104,9 @@ def approvals_text(page: Mapping[str, Any]) -> str:
     headers = ("approval", "status", "session", "agent", "tool", "arguments", "asked at", "deadline")
     rows = (
         [
-            *(entry[name] for name in ("id", "status", "session_id")),
+            entry["id"],
+            " ".join(filter(None, (entry["status"], _count(entry)))),
+            entry["session_id"],
             _asking(entry),
             *(entry[name] for name in ("tool", "arguments")),
             *(moment(entry[name]) for name in ("requested_at", "deadline")),
@@ -149,13 +151,18 @@ def approval_text(approval: Mapping[str, Any]) -> str:
     return "\n".join([about, *(f"  {line}" for line in trail)])
 
 
+def _count(approval: Mapping[str, Any]) -> str | None:
+    """How many have approved, of how many that need to, where one is not enough."""
+    needed = approval.get("approvals", 1)
+    return f"{len(approval['votes'])} of {needed}" if needed > 1 else None
+
+
 def _votes(approval: Mapping[str, Any]) -> str | None:
-    """Who has approved, and of how many that need to, where one is not enough."""
-    needed, votes = approval.get("approvals", 1), approval.get("votes") or []
-    if needed == 1:
-        return None
-    names = ", ".join(vote["by"] or "somebody unknown" for vote in votes)
-    return f"{len(votes)} of {needed}" + (f": {names}" if names else "")
+    counted, names = (
+        _count(approval),
+        ", ".join(vote["by"] or "somebody unknown" for vote in approval.get("votes") or []),
+    )
+    return f"{counted}: {names}" if counted and names else counted
 
 
 def _level(approval: Mapping[str, Any]) -> str | None:

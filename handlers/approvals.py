@@ -98,7 +98,8 @@ def decision(segment: str) -> Response[str]:
 def preview(token: str) -> Response[str]:
     """What would be decided: as JSON, or for a browser as the page with the form."""
     if not _wants_page():
-        return json_response(_as_it_stands(app(), _opened(app(), token)[0]))
+        approval, approver = _opened(app(), token)
+        return json_response({**_as_it_stands(app(), approval), "approver": approver})
     try:
         approval, approver = _opened(app(), token)
     except ApprovalNotFoundError:

@@ -358,6 +358,11 @@ def test_an_approval_is_shown_with_its_votes() -> None:
     plain = Line(approval())
     plain.run("approvals", "show", APPROVAL)
     assert "of" not in plain.out.getvalue().split()
+    listed = Line({"approvals": [asked, approval()], "cursor": None})
+    listed.run("approvals", "list")
+    _, first, second = listed.out.getvalue().splitlines()
+    assert "  pending 1 of 2  " in first
+    assert "of" not in second.split()
 
 
 def test_an_approval_is_shown_with_who_asks() -> None:

@@ -342,3 +342,15 @@ def test_links_for_nobody_share_a_vote_and_the_page_says_so(cloud: Deployment) -
     read = Read(look(cloud, link).text)
     assert "Somebody with a link for nobody by name has approved this" in read.text
     assert buttons(read) == ["reject"]
+
+
+def test_a_link_of_somebody_who_may_no_longer_decide_says_so(cloud: Deployment) -> None:
+    """The run has asked once more, and of others: the older link decides nothing, and what was typed stays."""
+    links = asked_of(cloud, "ada", "bob")
+    id = links["ada"].split("/")[2].partition(".")[0]
+    cloud.store.approvals.request(id, cloud.approval(id).request.but(approvers=("bob", "cy")))
+    answered = press(cloud, links["ada"], "approve", note="mine")
+    read = Read(answered.text)
+    assert (answered.status, read.fields["note"]) == (403, "mine")
+    assert "it is not for 'ada' to decide. Nothing was decided." in read.text
+    assert cloud.approval(id).ballot.approving == ()

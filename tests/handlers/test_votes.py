@@ -140,6 +140,7 @@ def test_every_approver_gets_a_link_of_their_own(clouds: Clouds) -> None:
     assert len({link(cloud, name) for name in ("ada", "bob", "cy")}) == 3
     assert "For: bob." in cloud.topics.messages[1]["Message"]
     assert "Needs 2 approvals. Given by: nobody yet" in cloud.topics.messages[1]["Message"]
+    assert cloud.request("GET", link(cloud, "bob"), caller=None).json["approver"] == "bob"
     first = press(cloud, link(cloud, "ada"))
     assert (first.json["status"], first.json["votes"][0]["by"]) == ("pending", "ada")
     assert press(cloud, link(cloud, "ada")).json["already_voted"] is True
