@@ -30,7 +30,7 @@ from durable import (
     decide,
     tool,
 )
-from durable.approval_stream import Expired, Requested, Voted
+from durable.approval_stream import Expired, Requested, Voted, count
 from durable.approvals import expire_if_due
 from durable.approvers import DIRECT, TOKEN_HOLDER, UNKNOWN, known
 from durable.results import approval_digest
@@ -72,10 +72,10 @@ def voted(desk: Desk, id: str) -> list[str | None]:
 def test_as_many_as_are_asked_for_must_approve() -> None:
     """The call waits until the last of them has approved; then it runs once, and is told who they were."""
     desk, id = paused(approvals=3)
-    for count, name in enumerate(("ada", "bob"), 1):
+    for number, name in enumerate(("ada", "bob"), 1):
         told = vote(desk, id, name)
         assert (told.approval.status, told.already, told.repeated) == (ApprovalStatus.PENDING, False, False)
-        assert (told.approval.ballot.missing, voted(desk, id)[-1]) == (3 - count, name)
+        assert (told.approval.ballot.missing, voted(desk, id)[-1]) == (3 - number, name)
         assert desk.approval(id).decision is None
     assert vote(desk, id, "cy", note="fine").approval.status is ApprovalStatus.APPROVED
     assert desk.resume(id).text == "done"
@@ -221,6 +221,23 @@ def test_a_question_asked_again_keeps_its_votes() -> None:
     assert voted(desk, id) == ["ada"]
     desk.store.approvals.request(id, request.but(arguments=EDITED, digest=EDITED_DIGEST))
     assert voted(desk, id) == []
+
+
+def test_what_is_on_the_record_is_counted_by_the_same_rules() -> None:
+    """A principal counts once, and a vote for arguments that nobody votes on counts for nothing."""
+    desk, id = paused()
+    request = desk.approval(id).request
+
+    def says(by: str, digest: str = ORIGINAL_DIGEST, args: Any = None) -> Voted:
+        return Voted(at=START, approved=True, digest=digest, args=args, by=by, via="api")
+
+    twice = count([request, says("ada"), says("ada")])
+    assert (len(twice.approving), twice.missing, twice.closing) == (1, 1, None)
+    other = count([request, says("ada"), says("cy", EDITED_DIGEST)])
+    assert ([one.by for one in other.approving], other.closing) == (["ada"], None)
+    late = count([request, says("bob", EDITED_DIGEST, EDITED), says("ada"), says("cy", EDITED_DIGEST), says("dan")])
+    assert late.closing == says("cy", EDITED_DIGEST)
+    assert [one.by for one in late.approving] == ["bob", "cy"]
 
 
 # --- approvers -------------------------------------------------------------------------------------------------------

@@ -307,6 +307,7 @@ def test_an_edit_whose_process_died_is_told_of(clouds: Clouds) -> None:
 
     def try_at(at: int) -> bool:
         cloud, id = two_of(clouds, "ada", "bob")
+        cloud.slice(execution=cloud.states.running[0])
         press(cloud, link(cloud, "ada"))
         path = link(cloud, "bob")
         died = cloud.dies(lambda: press(cloud, path, args={"amount": 3}), at=at)
