@@ -130,6 +130,10 @@ def approve(api: Api, given: Namespace) -> Shown:
     return _decide(api, given, {"approved": True, **{name: value for name, value in said.items() if value is not None}})
 
 
+def answer(api: Api, given: Namespace) -> Shown:
+    return _decide(api, given, {"answer": given.answer})
+
+
 def reject(api: Api, given: Namespace) -> Shown:
     return _decide(api, given, {"approved": False})
 

@@ -122,9 +122,12 @@ def _approvals(words: Any) -> None:
     approve.add_argument("id")
     approve.add_argument("--args", metavar="JSON", help="run it with these arguments instead")
     approve.add_argument("--digest", help="of the arguments that you have looked at, where somebody has changed them")
+    answer = _command(words, "answer", commands.answer, "answer a question; who declines to answer rejects it")
+    answer.add_argument("id")
+    answer.add_argument("answer", help="one of the options, or other words where the question takes them")
     reject = _command(words, "reject", commands.reject, "the call never runs, and the model is told why")
     reject.add_argument("id")
-    for decision in (approve, reject):
+    for decision in (approve, answer, reject):
         decision.add_argument("--note", help="what the record, and the model after a rejection, is told")
 
 

@@ -143,6 +143,7 @@ def approval_text(approval: Mapping[str, Any]) -> str:
             "approvers": ", ".join(approval.get("approvers") or []),
             "level": _level(approval),
             "decided by": ", ".join(decision.get("voters") or []) or decision.get("by"),
+            "answer": decision.get("answer"),
             "via": decision.get("via"),
             "note": decision.get("note"),
             "applied": "yes" if approval.get("applied") else "not yet",

@@ -106,6 +106,7 @@ from durable.ports import (
     StreamingProvider,
     ToolSpec,
 )
+from durable.questions import Question, ask_human
 from durable.records import Checkpoint, Decision, FinishReason, Status, Usage
 from durable.rendering import render_comparison
 from durable.resume import resume_after_approval
@@ -195,6 +196,7 @@ __all__ = [
     "ProviderStreamError",
     "ProviderTimeoutError",
     "ProviderUnavailableError",
+    "Question",
     "ReasoningDelta",
     "RecordFormatError",
     "ReplaceArguments",
@@ -246,6 +248,7 @@ __all__ = [
     "WaitAbortedError",
     "Watch",
     "agents_at_work",
+    "ask_human",
     "compare_trajectories",
     "decide",
     "escalate",

@@ -203,18 +203,39 @@ class Approvals:
         While more approvals are missing the run stays paused, and is given as it stands. `digest` is that of the
         arguments that were looked at, where somebody has edited the model's.
         """
+        said = ApprovalDecision(id=id, approved=approved, note=note, args=args, digest=digest, by=by)
+        return await self._apply(said, Watch(listener=listener, signal=signal))
+
+    async def answer(
+        self,
+        id: str,
+        answer: str,
+        *,
+        note: str | None = None,
+        by: str | None = None,
+        listener: Listener | None = None,
+        signal: AbortSignal | None = None,
+    ) -> RunResult:
+        """Answer a question, then carry the run on. Who declines to answer rejects it: `resolve(id, approved=False)`.
+
+        Raises `InvalidDecisionError`, with the `options`, for what the question does not take.
+        """
+        said = ApprovalDecision(id=id, approved=True, answer=answer, note=note, by=by)
+        return await self._apply(said, Watch(listener=listener, signal=signal))
+
+    async def _apply(self, said: ApprovalDecision, watch: Watch) -> RunResult:
         agent, store = self._agent, self._store
         outcome = await cross(
             decide,
-            ApprovalDecision(id=id, approved=approved, note=note, args=args, digest=digest, by=by),
+            said,
             approvals=store.approvals,
             checkpoints=store.checkpoints,
-            tools=await tools_for(agent, store, id) if args is not None else {},
+            tools=await tools_for(agent, store, said.id) if said.args is not None else {},
             now=agent.clock(),
         )
         if outcome.approval.status is ApprovalStatus.PENDING and (waiting := await _paused(store, outcome.approval)):
             return result_of(waiting)
-        return await resume_after_approval(agent, id, store=store, watch=Watch(listener=listener, signal=signal))
+        return await resume_after_approval(agent, said.id, store=store, watch=watch)
 
 
 async def _paused(store: Store, approval: Approval) -> Checkpoint | None:

@@ -29,6 +29,8 @@ class ApprovalStatus(StrEnum):
 class Requested(Record):
     """A run asks for a decision on one call. Repeated for the same approval, it only renews the deadline.
 
+    A call of kind `question` wants an answer; `default` is the one that counts when nobody gives any.
+
     Where a sub-agent asks, `path` names the agents from `agent` to it, and `within` the calls that run them. `edited`
     are arguments that an earlier decision about the same call had put in the place of the model's. `approvals` is how
     many principals must approve, `approvers` who may decide (none: everybody). `deadline` ends the first wait; then
@@ -37,6 +39,7 @@ class Requested(Record):
     """
 
     event: Literal["requested"] = "requested"
+    kind: Literal["approval", "question"] = "approval"
     at: Timestamp
     session_id: str | None
     run_id: str
@@ -54,6 +57,7 @@ class Requested(Record):
     deadline: Timestamp | None = None
     on_timeout: OnTimeout = "reject"
     levels: tuple[Level, ...] = ()
+    default: str | None = Field(default=None, repr=False)
     remind_every: float | None = None
     snapshot: Checkpoint | None = Field(default=None, repr=False)
 
@@ -95,13 +99,17 @@ class TokenAttached(Record):
 
 
 class Voted(Record):
-    """One principal says yes or no to the arguments of this `digest`; `args` are those that it puts in their place."""
+    """One principal says yes or no to the arguments of this `digest`; `args` are those that it puts in their place.
+
+    Where it is a question, yes has an `answer`, and no declines to give one.
+    """
 
     event: Literal["voted"] = "voted"
     at: Timestamp
     approved: bool
     note: str | None = None
     args: dict[str, JsonValue] | None = None
+    answer: str | None = Field(default=None, repr=False)
     digest: str
     by: str | None = None
     via: str
@@ -224,12 +232,15 @@ class Approval(Record):
                     approved=vote.approved,
                     note=vote.note,
                     args=self._args(ballot) if vote.approved else None,
+                    answer=vote.answer,
                     by=vote.by,
                     voters=tuple(one.by or UNKNOWN for one in ballot.approving) if several else (),
                     via=vote.via,
                     digest=vote.digest,
                     decided_at=vote.at,
                 )
+            case Expired(at=at) if (default := self.request.default) is not None:
+                return Decision(approval_id=self.id, approved=True, answer=default, via="timeout", decided_at=at)
             case Expired(at=at):
                 return Decision(
                     approval_id=self.id, approved=False, note="No decision in time.", via="timeout", decided_at=at
@@ -255,7 +266,8 @@ class Approval(Record):
     @property
     def halts(self) -> bool:
         """Whether nobody decided in time about a call that ends its run then."""
-        return self.status is ApprovalStatus.EXPIRED and self.request.on_timeout == "halt"
+        expired = self.status is ApprovalStatus.EXPIRED and self.request.default is None
+        return expired and self.request.on_timeout == "halt"
 
     @property
     def escalations(self) -> tuple[Escalated, ...]:

@@ -24,6 +24,7 @@ from durable.errors import (
 )
 from durable.nesting import every_decision, inside
 from durable.ports import ApprovalStore, CheckpointStore
+from durable.questions import check_answer
 from durable.records import Checkpoint, Decision, Status
 from durable.results import approval_digest
 from durable.tools import InvalidArguments, Tool
@@ -35,13 +36,15 @@ MAX_NOTE = 4_000
 class ApprovalDecision:
     """What a human says. `args` replace the arguments; `by` names who decided, `via` how it came.
 
-    `digest` is that of the arguments that they have looked at (`Approval.ballot.digest`); None: the model's own.
+    Approving a question gives an `answer`, rejecting it declines to give one. `digest` is that of the arguments that
+    they have looked at (`Approval.ballot.digest`); None: the model's own.
     """
 
     id: str
     approved: bool
     note: str | None = None
     args: dict[str, JsonValue] | None = None
+    answer: str | None = None
     digest: str | None = None
     by: str | None = None
     via: Literal["api", "callback", "task-token", "library"] = "library"
@@ -204,7 +207,7 @@ def _check_voter(decision: ApprovalDecision, approval: Approval, *, separate: bo
     request = approval.request
     if request.approvers and decision.by not in request.approvers:
         raise NotAnApproverError(decision.id, decision.by)
-    if not (separate and decision.approved):
+    if not (separate and decision.approved) or request.kind == "question":  # an answer approves nothing
         return
     if request.requested_by is None or known(decision.by) is None:
         raise SelfApprovalError(decision.id, "it is not known who asks and who approves")
@@ -213,7 +216,8 @@ def _check_voter(decision: ApprovalDecision, approval: Approval, *, separate: bo
 
 
 def _vote(decision: ApprovalDecision, approval: Approval, tools: Mapping[str, Tool], now: datetime) -> Voted:
-    ballot = approval.ballot
+    ballot, said = approval.ballot, decision
+    check_answer(approval.request, said.answer, id=said.id, approved=said.approved, args=said.args)
     if decision.note is not None and len(decision.note) > MAX_NOTE:
         raise InvalidDecisionError(decision.id, f"the note is longer than {MAX_NOTE} characters")
     if decision.args is not None and not decision.approved:
@@ -228,6 +232,7 @@ def _vote(decision: ApprovalDecision, approval: Approval, tools: Mapping[str, To
         approved=decision.approved,
         note=decision.note,
         args=decision.args if digest != ballot.digest else None,
+        answer=decision.answer,
         digest=digest if decision.approved else ballot.digest,
         by=decision.by,
         via=decision.via,
@@ -260,5 +265,7 @@ def _digest_of(decision: ApprovalDecision, approval: Approval) -> str:
 def _same(decision: ApprovalDecision, approval: Approval) -> bool:
     recorded = approval.decision
     if recorded is None or recorded.approved != decision.approved:
+        return False
+    if decision.answer != recorded.answer:
         return False
     return not decision.approved or recorded.digest == _digest_of(decision, approval)

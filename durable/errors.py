@@ -258,9 +258,10 @@ class InvalidDecisionError(ApprovalError):
     code = "DECISION_INVALID"
     hint = "Correct the decision and send it again; nothing was recorded."
 
-    def __init__(self, approval_id: str, reason: str) -> None:
+    def __init__(self, approval_id: str, reason: str, options: list[str] | None = None) -> None:
         self.approval_id = approval_id
         self.reason = reason
+        self.options = options
         super().__init__(f"The decision on approval {approval_id!r} was not recorded: {reason}.")
 
 

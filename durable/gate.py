@@ -18,6 +18,7 @@ from typing import Any, cast
 from durable.approvers import ApprovalTerms
 from durable.hooks import NO_HOOKS, Deny, GiveResult, Hooks, Intervention, ReplaceArguments, asked
 from durable.messages import ToolCall, ToolMessage
+from durable.questions import Question
 from durable.records import Decision
 from durable.results import approval_digest, error_result
 from durable.tools import (
@@ -92,7 +93,7 @@ class Gate:
         if tool is None:
             return error_result(call, "not-found", f"There is no tool {call.name!r}; there are: {sorted(self.tools)!r}")
         if decision is not None and not decision.approved:
-            return error_result(call, "rejected", decision.note or "The call was rejected.", note=decision.note)
+            return error_result(call, "rejected", decision.note or _rejection(tool), note=decision.note)
         if call.id in self.at_work:
             return Ready(call, tool, {}, self.context(call, None))
         if call.id in self.started and tool.recovery == "report":
@@ -147,6 +148,10 @@ class Gate:
         return start if terms is None else Ask(call, tool, arguments, terms.among(self.approvers))
 
 
+def _rejection(tool: Tool) -> str:
+    return "The question was declined." if isinstance(tool, Question) else "The call was rejected."
+
+
 def _grant(decision: Decision) -> ApprovalGrant:
     voters = decision.voters or (() if decision.by is None else (decision.by,))
-    return ApprovalGrant(decision.approval_id, decision.note, decision.by, voters)
+    return ApprovalGrant(decision.approval_id, decision.note, decision.by, voters, decision.answer, decision.via)

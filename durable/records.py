@@ -110,16 +110,17 @@ class LastError(Record):
 class Decision(Record):
     """What was decided about one call, as the run applies it.
 
-    `args` are edited arguments in place of the model's. `digest` binds the decision to the tool's name and the final
-    arguments: see `approval_digest`. `by` is whose vote decided it, `voters` who approved where it took several. `via`
-    says how it came: api, callback, task-token or library, `timeout` when nobody answered, `cancelled` when the run was
-    aborted.
+    `args` are edited arguments in place of the model's, `answer` is that to a question. `digest` binds the decision
+    to the tool's name and the final arguments: see `approval_digest`. `by` is whose vote decided it, `voters` who
+    approved where it took several. `via` says how it came: api, callback, task-token or library, `timeout` when
+    nobody answered, `cancelled` when the run was aborted.
     """
 
     approval_id: str
     approved: bool
     note: str | None = None
     args: dict[str, JsonValue] | None = None
+    answer: str | None = None
     by: str | None = None
     voters: tuple[str, ...] = ()
     via: str = "library"

@@ -58,7 +58,7 @@ def _sentence(event: ApprovalEvent, before: Sequence[ApprovalEvent]) -> str:
         case Voted():
             return _votes(event, before)
         case Expired():
-            return "nobody has decided in time: expired"
+            return _expires([one for one in before if isinstance(one, Requested)][-1])
         case Cancelled(by=by):
             return f"{by or UNKNOWN} stops the run: cancelled"
         case Applied():
@@ -67,6 +67,9 @@ def _sentence(event: ApprovalEvent, before: Sequence[ApprovalEvent]) -> str:
 
 def _asks(event: Requested, *, again: bool) -> str:
     who, asks = event.requested_by or UNKNOWN, "asks again" if again else "asks"
+    if event.kind == "question":
+        among = f"; {', '.join(event.approvers)} may answer" if event.approvers else ""
+        return f"{event.asking[-1]} {asks}: {_short(event.arguments)}{among}"
     sentence = f"{who} {asks} for {event.tool_name}({_short(event.arguments)})"
     if event.path:
         sentence += f" in {' > '.join(event.path)}"
@@ -75,10 +78,18 @@ def _asks(event: Requested, *, again: bool) -> str:
     return f"{sentence}; {event.approvals} must approve" if event.approvals > 1 else sentence
 
 
+def _expires(request: Requested) -> str:
+    if request.default is not None:
+        return f'nobody has answered in time: "{_cut(request.default)}" is the default'
+    return "nobody has decided in time: expired"
+
+
 def _votes(event: Voted, before: Sequence[ApprovalEvent]) -> str:
     ballot = count((*before, event))
     by = event.by or UNKNOWN
     note = "" if event.note is None else f': "{_cut(event.note)}"'
+    if event.answer is not None:
+        return f'{by} answers "{_cut(event.answer)}"{note}'
     if not event.approved:
         return f"{by} rejects{note}: rejected"
     needed = len(ballot.approving) + ballot.missing

@@ -42,12 +42,17 @@ LEAST_REMINDER = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class ApprovalGrant:
-    """The approval under which a call runs: `voters` are all whose votes it took, `by` is the last of them."""
+    """The approval under which a call runs: `voters` are all whose votes it took, `by` is the last of them.
+
+    `answer` is the one to a question, `via` how it came (see `Decision`).
+    """
 
     id: str
     note: str | None = field(default=None, repr=False)
     by: str | None = None
     voters: tuple[str, ...] = ()
+    answer: str | None = field(default=None, repr=False)
+    via: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

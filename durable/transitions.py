@@ -8,6 +8,7 @@ from durable.escalation import Escalation
 from durable.gate import Ask
 from durable.messages import AssistantMessage, ToolCall, ToolMessage, UserMessage
 from durable.nesting import inside
+from durable.questions import Question
 from durable.records import Checkpoint, FinishReason, Status, Usage
 from durable.results import approval_digest, error_result
 from durable.transcript import answered_part, pending_calls, settle
@@ -110,7 +111,9 @@ def finished(checkpoint: Checkpoint, reason: FinishReason) -> Checkpoint:
 def request_for(checkpoint: Checkpoint, ask: Ask, *, now: datetime) -> Requested:
     """The approval that a pause asks for."""
     timeout, policy = ask.tool.approval_timeout, ask.tool.on_timeout
+    question = ask.tool if isinstance(ask.tool, Question) else None
     return Requested(
+        kind="approval" if question is None else "question",
         at=now,
         session_id=checkpoint.session_id,
         run_id=checkpoint.run_id,
@@ -128,5 +131,6 @@ def request_for(checkpoint: Checkpoint, ask: Ask, *, now: datetime) -> Requested
         deadline=now + timeout if timeout else None,
         on_timeout=policy.then if isinstance(policy, Escalation) else policy,
         levels=policy.levels if isinstance(policy, Escalation) else (),
+        default=question.default if question is not None else None,
         remind_every=ask.tool.remind_every.total_seconds() if ask.tool.remind_every else None,
     )

@@ -10,9 +10,10 @@ from typing import Any
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from durable.approval_stream import Approval
+from durable.approval_stream import Approval, Requested
 from durable.approvers import UNKNOWN
 from durable.errors import DurableError
+from durable.questions import offered, question_of
 from handlers._executions import failure
 from handlers._observe import count, logger
 from handlers._webhook import WebhookFailed, post, secret_named
@@ -105,33 +106,51 @@ def _post(app: App, url: str, approval: Approval, callback: str, approver: str |
 def subject(approval: Approval, *, reminds: bool = False) -> str:
     """SNS takes 100 characters of printable ASCII that begin with a letter, digit or punctuation."""
     name = "".join(c if 32 <= ord(c) < 127 else "?" for c in approval.request.tool_name)
+    if approval.request.kind == "question":
+        first = "Reminder: answer" if reminds else "Escalated: answer" if approval.level else "Answer"
+        return f"{first} wanted: {name}"[:MAX_SUBJECT]
     first = "Reminder: approval" if reminds else "Escalated: approval" if approval.level else "Approval"
     return f"{first} wanted: {name}"[:MAX_SUBJECT]
 
 
 def message(app: App, approval: Approval, callback: str, *, approver: str | None = None) -> str:
-    request, ballot = approval.request, approval.ballot
-    arguments = json.dumps(ballot.arguments, ensure_ascii=True, indent=2)
-    if len(arguments) > MAX_PREVIEW:
-        arguments = arguments[:MAX_PREVIEW] + "\n… (cut; the link shows all of it)"
+    request = approval.request
+    question = request.kind == "question"
     deadline = f"Decide before {approval.deadline:%F %T} UTC." if approval.deadline else "There is no deadline."
     levels = f"Nobody has decided yet: you are level {approval.level} of {len(request.levels)}."
+    wanted = "a question" if question else f"to call {request.tool_name!r}"
     return "\n".join(
         [
-            f"Agent {' > '.join(request.asking)!r} asks to call {request.tool_name!r}.",
+            f"Agent {' > '.join(request.asking)!r} asks {wanted}.",
             f"Asked by: {request.requested_by or 'unknown'}",
             f"Session: {request.session_id}",
             f"Approval: {approval.id}",
             *_votes(approval, approver),
             "",
-            f"Arguments, changed by {ballot.edited.by or UNKNOWN}:" if ballot.edited else "Arguments:",
-            arguments,
+            *(_question(request) if question else _arguments(approval)),
             "",
             *([levels] if approval.level else []),
             deadline,
-            f"Look and decide: {link(app, callback)}",
+            f"Look and {'answer' if question else 'decide'}: {link(app, callback)}",
         ]
     )
+
+
+def _arguments(approval: Approval) -> list[str]:
+    ballot = approval.ballot
+    arguments = json.dumps(ballot.arguments, ensure_ascii=True, indent=2)
+    if len(arguments) > MAX_PREVIEW:
+        arguments = arguments[:MAX_PREVIEW] + "\n… (cut; the link shows all of it)"
+    return [f"Arguments, changed by {ballot.edited.by or UNKNOWN}:" if ballot.edited else "Arguments:", arguments]
+
+
+def _question(request: Requested) -> list[str]:
+    """The question and its options, as the JSON that arguments are shown as: no line of it can pass for one of ours."""
+    options, free_text = offered(request)
+    text = json.dumps(question_of(request), ensure_ascii=False)
+    cut = text if len(text) <= MAX_PREVIEW else text[:MAX_PREVIEW] + "… (cut; the link shows all of it)"
+    others = ["Other answers are taken."] if free_text else []
+    return ["Question:", cut, *(f"- {option}" for option in options), *others]
 
 
 def _votes(approval: Approval, approver: str | None) -> list[str]:
@@ -153,6 +172,7 @@ def webhook_body(
     arguments = json.dumps(ballot.arguments)
     data: dict[str, Any] = {
         "approval_id": approval.id,
+        "kind": request.kind,
         "session_id": request.session_id,
         "run_id": request.run_id,
         "agent": request.agent,

@@ -113,6 +113,8 @@ def problem(error: errors.DurableError, **members: Any) -> Response[str]:
         body["approval_id"] = error.approval_id
     if isinstance(error, errors.CheckpointNotFoundError):
         body |= {"steps": error.steps, "revisions": error.revisions}
+    if isinstance(error, errors.InvalidDecisionError) and error.options is not None:
+        body["options"] = list(error.options)
     headers = {"Retry-After": str(math.ceil(retry_after))} if retry_after else None
     return Response(status, PROBLEM, json.dumps(body, ensure_ascii=False), headers)
 
@@ -231,7 +233,7 @@ def history_view(entry: HistoryEntry, *, full: bool = False) -> dict[str, Any]:
     }
 
 
-UNTOLD = {"task_token", "callbacks", "callback", "arguments", "edited", "snapshot", "levels"}
+UNTOLD = {"task_token", "callbacks", "callback", "arguments", "edited", "snapshot", "levels", "default"}
 """What an approval's events do not show: tokens, and what the approval itself shows."""
 
 
@@ -245,6 +247,7 @@ def approval_view(approval: Approval, status: str | None = None) -> dict[str, An
     decision = approval.decision
     return {
         "id": approval.id,
+        "kind": request.kind,
         "status": status or approval.status,
         "session_id": request.session_id,
         "run_id": request.run_id,
@@ -262,6 +265,7 @@ def approval_view(approval: Approval, status: str | None = None) -> dict[str, An
         "requested_at": request.at.isoformat(),
         "deadline": approval.deadline.isoformat() if approval.deadline else None,
         "on_timeout": request.on_timeout,
+        "default": request.default,
         "level": approval.level,
         "levels": [level.model_dump(mode="json") for level in request.levels],
         "decision": decision.model_dump(mode="json", exclude={"digest", "approval_id"}) if decision else None,

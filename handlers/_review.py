@@ -20,6 +20,7 @@ from pydantic import JsonValue
 from durable.approval_stream import Approval, ApprovalStatus, Voted
 from durable.approvals import MAX_NOTE
 from durable.approvers import UNKNOWN
+from handlers import _answering
 from handlers._responses import RequestInvalid
 
 HTML = "text/html; charset=utf-8"
@@ -47,6 +48,8 @@ button { font: inherit; font-weight: 600; flex: 1 1 9rem; min-height: 3rem; bord
 .yes { background: var(--yes) } .no { background: var(--no) }
 :focus-visible { outline: 3px solid var(--focus); outline-offset: 2px }
 .said { overflow-wrap: anywhere; border-left: .3rem solid var(--line); padding: .25rem .9rem; background: var(--soft) }
+.asked { white-space: pre-wrap }
+.option { background: #1456c8; overflow-wrap: anywhere }
 .wrong { border-color: var(--no) }
 @media (max-width: 30rem) { dl { grid-template-columns: 1fr; gap: 0 } dd { margin-bottom: .5rem } }
 """
@@ -61,6 +64,7 @@ class Filled:
 
     approved: bool
     note: str | None = None
+    answer: str | None = None
     args: str | None = None
     digest: str | None = None
     wrong: str | None = None
@@ -72,10 +76,14 @@ def read_form(body: str | None) -> Filled:
         fields = parse_qs(body or "", keep_blank_values=True, strict_parsing=True, max_num_fields=10)
     except ValueError:
         raise RequestInvalid("The form cannot be read.") from None
-    decision = fields.get("decision", [])
-    if decision not in (["approve"], ["reject"]):
-        raise RequestInvalid("The form must say `approve` or `reject`.")
-    note = fields.get("note", [""])[0].replace("\r\n", "\n").strip()
+    decision, chosen = fields.get("decision", []), fields.get("answer", [])
+    note, text = (fields.get(name, [""])[0].replace("\r\n", "\n").strip() for name in ("note", "text"))
+    if len(chosen) == 1 and not decision:
+        return Filled(approved=True, note=note or None, answer=chosen[0])
+    if decision == ["answer"] and not chosen:
+        return Filled(approved=True, note=note or None, answer=text)
+    if decision not in (["approve"], ["reject"]) or chosen:
+        raise RequestInvalid("The form must say `approve` or `reject`, or give an answer.")
     args, digest = (fields.get(name, [None])[0] for name in ("args", "digest"))
     return Filled(approved=decision == ["approve"], note=note or None, args=args, digest=digest)
 
@@ -97,31 +105,61 @@ def page(
     approval: Approval, *, status: str, voter: str | None = None, filled: Filled | None = None, code: int = 200
 ) -> Response[str]:
     """The approval with its form while it is open, else with what became of it. `voter` is whose link it is."""
-    request, ballot = approval.request, approval.ballot
+    request = approval.request
+    is_question = request.kind == "question"
+    deadline = f"{approval.deadline:%Y-%m-%d %H:%M} UTC" if approval.deadline else "no deadline"
     rows = [
         ("Tool", request.tool_name),
         ("Agent", " > ".join(request.asking)),
         ("Asked by", request.requested_by or "unknown"),
         ("Asked at", f"{request.at:%Y-%m-%d %H:%M} UTC"),
         ("Session", request.session_id or "-"),
-        ("Decide before", f"{approval.deadline:%Y-%m-%d %H:%M} UTC" if approval.deadline else "no deadline"),
+        ("Answer before" if is_question else "Decide before", deadline),
         *_levels(approval),
+        *_answering.rows(approval),
     ]
     if voter is not None:
         rows.append(("This link is for", voter))
     shown = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in rows)
-    parts = [f"<dl>{shown}</dl>", _votes(approval), *_arguments(approval)]
-    if status == ApprovalStatus.PENDING:
-        vote = ballot.vote_of(voter)
-        if vote is not None:
-            parts.insert(0, f"<p class=said role=status>{escape(_counted(approval, vote, voter))}</p>")
-        text = _text(ballot.arguments)
-        parts.append(_form(text if len(text) <= MAX_SHOWN else None, ballot.digest, filled, voted=vote is not None))
-        title = f"{request.tool_name}: more approvals are missing" if vote else f"Approve {request.tool_name}?"
-    else:
-        parts.insert(0, f"<p class=said role=status>{escape(_outcome(approval, status))}</p>")
-        title = f"{request.tool_name}: {_TITLE[status]}"
+    about = f"<dl>{shown}</dl>"
+    title, parts = (_question if is_question else _approval)(approval, about, status, voter, filled)
     return _document(title, "".join(parts), code)
+
+
+def _approval(
+    approval: Approval, about: str, status: str, voter: str | None, filled: Filled | None
+) -> tuple[str, list[str]]:
+    """The page's title and parts where a call is to be approved."""
+    name, ballot = approval.request.tool_name, approval.ballot
+    parts = [about, _votes(approval), *_arguments(approval)]
+    if status != ApprovalStatus.PENDING:
+        said = f"<p class=said role=status>{escape(_outcome(approval, status))}</p>"
+        return f"{name}: {_TITLE[status]}", [said, *parts]
+    vote = ballot.vote_of(voter)
+    if vote is not None:
+        parts.insert(0, f"<p class=said role=status>{escape(_counted(approval, vote, voter))}</p>")
+    text = _text(ballot.arguments)
+    form = _form(text if len(text) <= MAX_SHOWN else None, ballot.digest, filled, voted=vote is not None)
+    title = f"{name}: more approvals are missing" if vote else f"Approve {name}?"
+    return title, [*parts, _wrong(filled), form]
+
+
+def _question(
+    approval: Approval, about: str, status: str, voter: str | None, filled: Filled | None
+) -> tuple[str, list[str]]:
+    """The page's title and parts where a question is to be answered."""
+    asking, asked = approval.request.asking[-1], _answering.asked(approval)
+    if status != ApprovalStatus.PENDING:
+        said = f"<p class=said role=status>{escape(_answering.outcome(approval, status))}</p>"
+        return f"Question of {asking}: {_answering.TITLE[status]}", [said, asked, about]
+    form = _answering.form(approval, text=filled and filled.answer, note=filled and filled.note)
+    return f"{asking} asks", [asked, _wrong(filled), form, about]
+
+
+def _wrong(filled: Filled | None) -> str:
+    if filled is None or not filled.wrong:
+        return ""
+    return f'<p class="said wrong" role=alert id=wrong>{escape(filled.wrong)} Nothing was decided.</p>'
 
 
 def _arguments(approval: Approval) -> list[str]:
@@ -211,9 +249,6 @@ def _outcome(approval: Approval, status: str) -> str:
 
 def _form(arguments: str | None, digest: str, filled: Filled | None, *, voted: bool) -> str:
     """The form; who has approved already can only change their mind."""
-    wrong = ""
-    if filled is not None and filled.wrong:
-        wrong = f'<p class="said wrong" role=alert id=wrong>{escape(filled.wrong)} Nothing was decided.</p>'
     note = escape(filled.note or "") if filled else ""
     change = ""
     if arguments is not None and not voted:
@@ -227,7 +262,7 @@ def _form(arguments: str | None, digest: str, filled: Filled | None, *, voted: b
         )
     approve = "<button class=yes name=decision value=approve>Approve</button>"
     return (
-        f"{wrong}<form method=post accept-charset=utf-8>"
+        "<form method=post accept-charset=utf-8>"
         f"<label for=note>Note (optional)</label>"
         f"<textarea id=note name=note rows=3 maxlength={MAX_NOTE}>{note}</textarea>{change}"
         f'<input type=hidden name=digest value="{escape(digest)}">'

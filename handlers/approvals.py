@@ -6,11 +6,11 @@ Only POST decides. A GET of a callback link shows what would be decided, since m
 import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from aws_lambda_powertools.event_handler import Response
 from aws_lambda_powertools.event_handler.api_gateway import Router
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict, JsonValue, model_validator
 
 from durable.agent import tools_for
 from durable.approval_stream import Approval, ApprovalStatus
@@ -45,14 +45,28 @@ CHANGED = "Somebody has changed the arguments meanwhile. Look at them, and decid
 
 
 class DecisionRequest(BaseModel):
-    """The body of a decision. `args` replace the arguments; `digest` is of those that were looked at."""
+    """The body of a decision. `args` replace the arguments; `digest` is of those that were looked at.
+
+    A question takes an `answer` instead; `approved: false` declines to give one.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    approved: bool
+    approved: bool | None = None
+    answer: str | None = None
     note: str | None = None
     args: dict[str, JsonValue] | None = None
     digest: str | None = None
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.approved is None and self.answer is None:
+            raise ValueError("give `approved`, or to a question an `answer`")
+        return self
+
+    @property
+    def says_yes(self) -> bool:
+        return self.approved is not False if self.answer is not None else bool(self.approved)
 
 
 def handler(event: dict[str, Any], context: LambdaContext) -> dict[str, Any]:
@@ -84,7 +98,8 @@ def decision(segment: str) -> Response[str]:
     body = parse_body(DecisionRequest, router.current_event.decoded_body)
     said = ApprovalDecision(
         id=approval_id_of(segment),
-        approved=body.approved,
+        approved=body.says_yes,
+        answer=body.answer,
         note=body.note,
         args=body.args,
         digest=body.digest,
@@ -127,7 +142,9 @@ def _answered_by_form(application: App, token: str, body: str | None) -> Respons
     filled, wrong = read_form(body), None
     try:
         args = edited(filled, approval.ballot.arguments)
-        request = DecisionRequest(approved=filled.approved, note=filled.note, args=args, digest=filled.digest)
+        request = DecisionRequest(
+            approved=filled.approved, answer=filled.answer, note=filled.note, args=args, digest=filled.digest
+        )
         approval = _decide(application, _said(approval, approver, token, request)).approval
     except ApprovalClosedError:
         approval = _load(application, approval.id)
@@ -146,7 +163,8 @@ def _answered_by_form(application: App, token: str, body: str | None) -> Respons
 def _said(approval: Approval, approver: str | None, token: str, body: DecisionRequest) -> ApprovalDecision:
     return ApprovalDecision(
         id=approval.id,
-        approved=body.approved,
+        approved=body.says_yes,
+        answer=body.answer,
         note=body.note,
         args=body.args,
         digest=body.digest,
