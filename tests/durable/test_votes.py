@@ -28,10 +28,12 @@ from durable import (
     SelfApprovalError,
     Status,
     decide,
+    escalate,
+    level,
     tool,
 )
 from durable.approval_stream import Expired, Requested, Voted, count
-from durable.approvals import expire_if_due
+from durable.approvals import apply_deadline, expire_if_due
 from durable.approvers import DIRECT, TOKEN_HOLDER, UNKNOWN, known
 from durable.results import approval_digest
 from tests.durable.test_approvals import Desk
@@ -564,6 +566,34 @@ def test_the_last_vote_and_the_deadline_in_every_order(approved: bool) -> None:
         desk.resume(id)
         assert desk.paid == ([5] if approved and not late[-1] else [])
     assert set(late) == {True, False}
+
+
+def test_the_last_vote_and_the_next_level_in_every_order() -> None:
+    """Whether the level is told before the vote or not: no vote is lost, and the vote decides."""
+    levels: set[int] = set()
+    current: list[tuple[Desk, str]] = []
+    terms = escalate(level("leads", wait=timedelta(hours=1)))
+
+    def begin() -> tuple[Any, list[Act]]:
+        desk, id = paused(approval_timeout=timedelta(hours=1), on_timeout=terms)
+        vote(desk, id, "ada")
+        desk.clock.advance(hours=1)
+        current[:] = [(desk, id)]
+
+        def escalating(approvals: Any) -> object:
+            return apply_deadline(approvals.get(id), approvals=approvals, now=desk.clock())
+
+        return desk.store.approvals, [*acts(desk, id, [("cy", True, YES)]), escalating]
+
+    for _ in interleavings(begin):
+        desk, id = current[0]
+        levels.add(desk.approval(id).level)
+        decision = desk.approval(id).decision
+        assert decision is not None
+        assert decision.voters == ("ada", "cy")
+        desk.resume(id)
+        assert desk.paid == [5]
+    assert levels == {0, 1}
 
 
 def test_votes_do_not_outlive_the_deadline() -> None:

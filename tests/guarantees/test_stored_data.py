@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
-from durable import Checkpoint, FinishReason, RecordFormatError, Status
+from durable import Approval, Checkpoint, FinishReason, RecordFormatError, Status, render_approval
+from durable.approval_stream import ApprovalEvent
 from durable.nesting import agents_at_work, subagents_of
 from durable.records import FORMAT, upgrade
 from durable.transcript import first_fault
@@ -219,3 +221,17 @@ def test_a_store_refuses_a_newer_format() -> None:
         newer.log.append("session/s", type(entry)(entry.revision, entry.kind, 0, entry.save_id, entry.written_at, body))
     with pytest.raises(RecordFormatError, match="format 2"):
         run(agent(newer).send("more", session_id="s"))
+
+
+def test_a_golden_approval_says_what_it_said() -> None:
+    """The events of an approval that was edited, escalated and voted on are loaded and counted as they were."""
+    golden = json.loads((FOLDER / "approval-events-v1.json").read_text())
+    events = TypeAdapter(list[ApprovalEvent]).validate_python(golden["events"])
+    approval = Approval(id="apr_1", revision=len(events) - 1, events=tuple(events))
+    assert len(render_approval(approval).splitlines()) == 9
+    assert approval.decision is not None
+    assert approval.decision.model_dump(mode="json", exclude_defaults=True) == golden["decision"]
+    assert (approval.applied, approval.task_token) == (True, "task-2")
+    assert approval.callback_approver("5c" * 32) == (True, "dan")
+    still_open = approval.but(events=approval.events[:-2])
+    assert (still_open.status, still_open.ballot.missing, still_open.level) == ("pending", 1, 1)

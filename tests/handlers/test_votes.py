@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from durable import ApprovalStatus, ConfigurationError
+from durable import ApprovalStatus, ConfigurationError, escalate, level
 from durable.approval_stream import Voted
 from durable.approvers import DIRECT, TOKEN_HOLDER
 from handlers.steps import TryAgain
@@ -213,6 +213,25 @@ def test_who_has_voted_is_not_told_again(clouds: Clouds) -> None:
     assert {sent["Subject"] for sent in reminders} == {"Reminder: approval wanted: pay"}
     assert "Given by: ada" in reminders[0]["Message"]
     assert press(cloud, old).json["status"] == "approved"
+
+
+def test_the_next_level_is_told_of_the_votes(clouds: Clouds, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its people get links for the votes that are missing; the one that was given stays, and theirs decides."""
+    monkeypatch.setenv("ESCALATION_TOPICS", "arn:aws:sns:eu-west-1:123456789012:bosses")
+    next_level = escalate(level("bosses", wait=timedelta(hours=1)))
+    cloud, id = two_of(clouds, "ada", "bob", timeout=timedelta(hours=1), on_timeout=next_level)
+    press(cloud, link(cloud, "ada"))
+    cloud.clock.advance(hours=1)
+    assert cloud.slice()["outcome"] == "awaiting-approval"
+    cloud.states.wait("token-2")
+    cloud.ask(id, "token-2")
+    [told] = cloud.topics.messages[2:]
+    assert told["MessageAttributes"]["approver"]["StringValue"] == "bob"
+    assert "Given by: ada" in told["Message"]
+    assert press(cloud, link(cloud, "bob")).json["status"] == "approved"
+    goes_on(cloud)
+    came_to_an_end(cloud, id)
+    assert cloud.paid == [5]
 
 
 def test_an_edit_asks_everybody_anew(clouds: Clouds) -> None:
