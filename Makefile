@@ -29,16 +29,18 @@ run: $(DEV) $(CLOUD) ## Deploy to a cloud on this machine, watch a run survive a
 serve: $(DEV) $(CLOUD) ## Deploy to a cloud on this machine and leave it up until Ctrl-C
 	@$(BIN)/python -m infra.local.serve
 
-# The tests that start a cloud share it, one after the other; the others have nothing in common.
+# The tests that need a cloud share it, one after the other, and wait for it most of the time: there are two. The others
+# have nothing in common.
 CLOUDS = e2e or local_cloud or dynamodb_local
 PARALLEL = --numprocesses auto --dist worksteal
+TWO_CLOUDS = --numprocesses 2 --dist loadfile
 
 .PHONY: test
 test: $(DEV) $(CLOUD) $(LLMOCK) ## Run all tests (under 10 minutes)
 	@$(BIN)/python -m infra.local.dynamodb_local install
 ifeq ($(ARGS),)
 	@$(BIN)/python -m pytest $(PARALLEL) -m "not ($(CLOUDS))"
-	@$(BIN)/python -m pytest -m "($(CLOUDS)) and not soak"
+	@$(BIN)/python -m pytest $(TWO_CLOUDS) -m "($(CLOUDS)) and not soak"
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.e2e.conftest import REQUEST_SECONDS, World
+from tests.e2e.conftest import REQUEST_SECONDS, World, until
 
 pytestmark = pytest.mark.e2e
 
@@ -54,7 +54,7 @@ def test_a_pause_answers_202_and_sleeps_in_step_functions(world: World) -> None:
     world.mail(approval_id)
     assert approval_id in [item["id"] for item in world.call("GET", "/approvals").json()["approvals"]]
     assert world.executions("RUNNING")
-    assert not [worker for worker in world.cloud.workers("StepsFunction") if worker["busy"]]
+    until(lambda: not [worker for worker in world.cloud.workers("StepsFunction") if worker["busy"]])
     refused = world.start(session, "talk")
     assert (refused.status_code, refused.json()["code"]) == (409, "SESSION_AWAITING_APPROVAL")
     assert world.ledger.count(session, "pay") == 0
