@@ -9,17 +9,20 @@ from datetime import timedelta
 import anyio
 import httpx
 
-from durable import Agent, ToolContext, UserMessage, escalate, level, tool
+from durable import Agent, ToolContext, UserMessage, ask_human, escalate, level, tool
 from durable.errors import ProviderAuthenticationError
 from durable.ports import ModelRequest
 from durable.providers.scripted import Answer
 
+WHICH = {"question": "Which <b>colour</b>?", "options": ["red", "deep blue"]}
 SCRIPTS: dict[str, list[Answer]] = {
     "talk": ["Hello."],
     "steps": [("step", {"name": "one"}), ("step", {"name": "two"}), "Both done."],
     "pay": [[("step", {"name": "one"}), ("pay", {"amount": 5}), ("step", {"name": "two"})], "Paid."],
     "hurry": [("pay_in_time", {"amount": 5}), "Nobody said yes."],
     "stop": [("pay_or_stop", {"amount": 5}), "Never reached."],
+    "ask": [[("ask_human", WHICH), ("step", {"name": "after"})], "As you say."],
+    "hurry_up": [("ask_in_time", WHICH), "Then so."],
     "escalate": [("pay_or_tell", {"amount": 5}), "Nobody said yes at any level."],
     "remind": [("pay_some_day", {"amount": 5}), "Paid at last."],
     "together": [("pay_together", {"amount": 5}), "Paid by both."],
@@ -137,5 +140,6 @@ def fail() -> str:
 
 clerk = Agent(name="clerk", tools=[sign])
 office = Agent(name="office", tools=[step], subagents=[clerk])
-tools = [step, pace, pay, pay_in_time, pay_or_stop, pay_or_tell, pay_some_day, pay_together, fail]
+questions = [ask_human(), ask_human(name="ask_in_time", timeout=timedelta(seconds=6), default="red")]
+tools = [*questions, step, pace, pay, pay_in_time, pay_or_stop, pay_or_tell, pay_some_day, pay_together, fail]
 agent = Agent(name="e2e", max_steps=50, tools=tools, subagents=[office])

@@ -62,6 +62,29 @@ def test_an_escalation(world: World) -> None:
     assert world.ledger.count(session, "pay") == 1
 
 
+def test_questions(world: World) -> None:
+    """An answer that comes by link is the result, and the batch goes on; nobody's is the default, at the deadline."""
+    session, approval_id = paused(world, "ask")
+    late, unanswered = paused(world, "hurry_up")
+    link = world.callback_path(approval_id)
+    refused = world.call("POST", link, {"answer": " "}, sign=False)
+    assert (refused.status_code, refused.json()["options"]) == (422, ["red", "deep blue"])
+    for _ in range(2):
+        answered = world.call("POST", link, {"answer": "deep blue"}, sign=False)
+        assert (answered.status_code, answered.json()["decision"]["answer"]) == (200, "deep blue")
+    assert world.until(session, "finished")["text"] == "As you say."
+    results = [message["content"] for message in messages(world, session) if message["role"] == "tool"]
+    assert results == [{"answer": "deep blue", "answered_by": "holder of a callback token"}, "after done"]
+    assert world.ledger.count(session, "after") == 1
+    assert world.until(late, "finished")["text"] == "Then so."
+    assert messages(world, late)[2]["content"]["default"] is True
+    assert world.call("POST", f"/approvals/{unanswered}/decision", {"answer": "red"}).status_code == 409
+
+
+def messages(world: World, session: str) -> list[dict[str, Any]]:
+    return world.call("GET", f"/sessions/{session}/messages").json()["messages"]
+
+
 def test_edited_arguments_run(world: World) -> None:
     """What was approved is what runs, and both versions stay on the record."""
     session, approval_id = paused(world)

@@ -128,6 +128,49 @@ def test_two_vote_by_keyboard_alone(world: World, page: Any, browser: Any) -> No
     assert world.ledger.count(session, "pay") == 1
 
 
+def test_a_question_is_answered_by_keyboard_alone(world: World, page: Any, browser: Any) -> None:
+    """Markup of the model is text; enter in the area starts a line and sends nothing; a button sends what was typed."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    session, approval_id = paused(world, "ask")
+    link = open_link(world, page, approval_id)
+    assert page.locator(".asked").inner_text() == "Which <b>colour</b>?"
+    assert page.get_by_role("button").all_inner_texts() == ["red", "deep blue", "Send this answer", "Decline to answer"]
+    assert is_as_wide_as_the_phone(page)
+    shot(page, "question")
+    for scheme in ("light", "dark"):
+        context = browser.new_context(viewport=PHONE, color_scheme=scheme, bypass_csp=True)
+        checked = context.new_page()
+        checked.goto(link)
+        assert Axe().run(checked).violations_count == 0
+        context.close()
+    for _ in range(10):
+        page.keyboard.press("Tab")
+        if page.locator("#text:focus").count():
+            break
+    page.keyboard.type("green")
+    page.keyboard.press("Enter")
+    page.keyboard.type("as grass")
+    press_by_keyboard(page, "Send this answer")
+    assert "Answered by" in page.locator("[role=status]").inner_text()
+    shot(page, "answered")
+    world.until(session, "finished")
+    [decision] = [world.call("GET", f"/approvals/{approval_id}").json()["decision"]]
+    assert decision["answer"] == "green\nas grass"
+
+
+def test_an_option_is_pressed_by_keyboard(world: World, page: Any) -> None:
+    """The first tab leads to the first option; pressing one is the answer."""
+    session, approval_id = paused(world, "ask")
+    open_link(world, page, approval_id)
+    page.keyboard.press("Tab")
+    assert page.locator("button:focus").inner_text() == "red"
+    press_by_keyboard(page, "deep blue")
+    assert "deep blue" in page.locator("[role=status]").inner_text()
+    world.until(session, "finished")
+    assert page.get_by_role("button").count() == 0
+
+
 def test_a_fault_is_shown_and_what_was_typed_stays(world: World, page: Any) -> None:
     """Arguments that do not fit decide nothing; corrected, they do. The link is used up then."""
     session, approval_id = paused(world)
