@@ -202,7 +202,7 @@ BASES = {"SessionError", "ApprovalError", "ToolError"}
 def test_every_error_has_a_status_a_code_and_a_hint(error: type[DurableError]) -> None:
     """Each error of this package is mapped; only faults of the service are 500, and what may be retried says when."""
     made = error.__new__(error)
-    made.__dict__.update(approval_id="apr_1", steps=(), revisions=())
+    made.__dict__.update(approval_id="apr_1", steps=(), revisions=(), options=None)
     status = _responses.status_of(made)
     assert (status == 500) is (error.__name__ in OURS | BASES)
     assert error.code == error.code.upper()
