@@ -128,6 +128,33 @@ def test_five_approvals_in_a_row(cloud: Deployment, way: str, capsys: pytest.Cap
     assert counted == {"RunsPaused": 5, "Decisions": 5}
 
 
+@pytest.mark.parametrize("on_timeout", ["reject", "halt"])
+def test_a_deadline_below(cloud: Deployment, on_timeout: Any) -> None:
+    """When nobody decides in time the sub-agent is told, or the whole run ends; nothing is signed."""
+
+    @tool(needs_approval=True, approval_timeout=timedelta(hours=1), on_timeout=on_timeout)
+    def sign_in_time(name: str) -> str:
+        """Sign."""
+        raise AssertionError("signed though nobody had approved it")
+
+    script = Scripted([("sign_in_time", {"name": "a"}), "Not signed."])
+    cloud.tools = [researcher(clerk(tools=[sign_in_time], provider=script)).as_tool()]
+    cloud.script = [("researcher", {"task": "Get it signed."}), "Done."]
+    cloud.cold_start()
+    id = cloud.send("hi").json["approval_id"]
+    cloud.clock.advance(hours=1)
+    assert cloud.slice()["outcome"] == "finished"
+    stored, told = cloud.stored(), script.requests[-1].messages[-1]
+    assert (cloud.approval(id).status, cloud.approval(id).applied, stored.suspended) == ("expired", True, {})
+    if on_timeout == "reject":
+        assert (stored.finish_reason, stored.messages[-1].content) == (FinishReason.STOP, "Done.")
+        assert isinstance(told.content, dict)
+        assert told.content["kind"] == "rejected"
+    else:
+        assert (stored.finish_reason, len(script.requests)) == (FinishReason.GUARDRAIL, 1)
+        assert first_fault(stored.messages) is None
+
+
 # --- sessions --------------------------------------------------------------------------------------------------------
 
 
