@@ -84,13 +84,16 @@ def accept(
     The lease comes first: what is read under it stays true until the save, and the due mark that is set is nobody
     else's. `request` is the idempotency key with the body's digest, `until` the end of this invocation. Raises
     `SessionBusyError` while somebody else runs the session, and what the plan refuses with.
+
+    What has come before takes no lease: a slice that finds one waits until its end, and clients may be impatient.
     """
+    if (again := _redelivered(app, session_id, request)) is not None:
+        return again
     try:
         lease = take_lease(app, session_id, owner=owner, until=until)
     except SessionBusyError:
-        stored = app.store.checkpoints.load(session_id)
-        if stored is not None and request is not None and (known := redelivered(stored, *request)) is not None:
-            return Redelivered(stored, known)
+        if (again := _redelivered(app, session_id, request)) is not None:
+            return again
         raise
     taken: Accepted | Known | Redelivered | None = None
     try:
@@ -109,6 +112,13 @@ def accept(
     finally:
         if not isinstance(taken, Accepted):
             app.store.leases.release(lease)
+
+
+def _redelivered(app: App, session_id: str, request: tuple[str, str] | None) -> Redelivered | None:
+    if request is None or (stored := app.store.checkpoints.load(session_id)) is None:
+        return None
+    known = redelivered(stored, *request)
+    return Redelivered(stored, known) if known is not None else None
 
 
 def _take_in(

@@ -175,7 +175,10 @@ class Deployment:
         }
 
     def ask(self, approval_id: str, task_token: str = "task-token-1", session: str = "s") -> Any:
-        task = {
+        return steps.handler(self.ask_task(approval_id, task_token, session), Context())
+
+    def ask_task(self, approval_id: str, task_token: str, session: str = "s") -> dict[str, Any]:
+        return {
             "task": "ask-human",
             "v": STEP_INPUT_VERSION,
             "session_id": session,
@@ -183,7 +186,6 @@ class Deployment:
             "approval_id": approval_id,
             "task_token": task_token,
         }
-        return steps.handler(task, Context())
 
     def recover(self, seconds: float = 60.0) -> Any:
         return recover.handler({}, Context(seconds=seconds))

@@ -2,6 +2,7 @@
 
 import base64
 import json
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -225,6 +226,21 @@ def test_a_redelivery_starts_a_run_that_nobody_runs(cloud: Deployment) -> None:
         assert len(cloud.states.running) == 1
     assert cloud.asked == 0
     assert len(cloud.stored().queued) == 1
+
+
+def test_a_redelivery_is_in_nobodys_way(clouds: Callable[[], Deployment]) -> None:
+    """Wherever a slice comes while a redelivery is answered, it finds the session free and runs."""
+    for at in range(1, 100):
+        cloud, left = clouds(), []
+        cloud.send("hi", headers={**key("k"), **ASYNC})
+        slice_comes = lambda: left.append(cloud.slice()["outcome"])  # noqa: B023, E731 - called before the next round
+        overtaken = cloud.overtaken(lambda: cloud.send("hi", headers=key("k")), at=at, by=slice_comes)  # noqa: B023
+        if not overtaken:
+            assert at > 5
+            return
+        assert left == ["finished"]
+        assert cloud.asked == 1
+    raise AssertionError("there is no end to it")
 
 
 def test_a_redelivery_of_a_paused_request_is_accepted(cloud: Deployment) -> None:

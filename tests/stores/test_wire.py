@@ -257,15 +257,19 @@ def carry_out(user: Client, session: str) -> None:
 
 
 @LOCAL
-def test_a_deployment_adds_eight_requests_at_most(client: Any, backend: Backend, cloud: Deployment) -> None:
-    """Lease, head and the accepting save take at most eight requests more than `execute` does, whichever turn it is."""
+@pytest.mark.parametrize("key", ["", "key of turn "])
+def test_a_deployment_adds_eight_requests_at_most(client: Any, backend: Backend, cloud: Deployment, key: str) -> None:
+    """Lease, head and the accepting save take at most eight requests more than `execute` does, whichever turn it is.
+
+    With an `Idempotency-Key` two more look whether the request has come before.
+    """
     cloud.store = dynamodb_store(table=TABLE_NAME, client=client, prefix=backend.prefix, ttl=TTL, clock=cloud.clock)
     cloud.script = lambda request: "Hello."
     cloud.cold_start()
     alone = dynamodb_store(table=TABLE_NAME, client=client, prefix=f"{backend.prefix}alone/", ttl=TTL)
     agent = Agent(provider=Scripted(lambda request: "Hello."), store=alone)
-    for _ in range(3):
+    for turn in range(3):
         run = asyncio.run(agent.send("hi", session_id="s")).consumed.requests
-        answered = cloud.send("hi")
+        answered = cloud.send("hi", headers={"Idempotency-Key": f"{key}{turn}"} if key else {})
         assert answered.status == 200
-        assert int(answered.headers["X-Consumed-Requests"]) <= run + 8
+        assert int(answered.headers["X-Consumed-Requests"]) <= run + 8 + (2 if key else 0)
