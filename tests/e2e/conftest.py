@@ -139,19 +139,23 @@ class World:
         self.cloud.client("stepfunctions").stop_execution(executionArn=self.execution(session))
 
     @contextmanager
-    def reconfigured(self, variables: dict[str, str], *functions: str) -> Iterator[None]:
-        """Set environment variables of these functions, as an operator can, and set them back in the end."""
+    def reconfigured(self, *functions: str, timeout: int | None = None, **variables: str) -> Iterator[None]:
+        """Set these functions' time-out and environment variables, as an operator can, and set them back in the end."""
         client = self.cloud.client("lambda")
-        names = [self.deployment.resources[function] for function in functions]
-        before = {name: client.get_function_configuration(FunctionName=name)["Environment"] for name in names}
-        for name, environment in before.items():
-            changed = {"Variables": {**environment["Variables"], **variables}}
-            client.update_function_configuration(FunctionName=name, Environment=changed)
+        before: list[dict[str, Any]] = []
+        for function in functions:
+            name = self.deployment.resources[function]
+            found = client.get_function_configuration(FunctionName=name)
+            before.append({"FunctionName": name, "Environment": found["Environment"], "Timeout": found["Timeout"]})
+        for old in before:
+            environment = {"Variables": {**old["Environment"]["Variables"], **variables}}
+            new = {**old, "Environment": environment, "Timeout": timeout or old["Timeout"]}
+            client.update_function_configuration(**new)
         try:
             yield
         finally:
-            for name, environment in before.items():
-                client.update_function_configuration(FunctionName=name, Environment=environment)
+            for old in before:
+                client.update_function_configuration(**old)
 
     def executions(self, status: str) -> list[dict[str, Any]]:
         return self.cloud.client("stepfunctions").list_executions(

@@ -40,15 +40,27 @@ def warm(world: World, environments: int) -> None:
         at_once([partial(world.start, name, "talk", timeout=300) for name in names])
 
 
-@pytest.mark.parametrize("sessions", [TEN, pytest.param(50, marks=pytest.mark.soak)])
-def test_sessions_at_once(world: World, sessions: int) -> None:
+def test_sessions_at_once(world: World) -> None:
     """Every session has its own answer, and each of its steps has happened once."""
-    warm(world, sessions)
+    warm(world, TEN)
+    are_answered_at_once(world, TEN)
+
+
+@pytest.mark.soak
+def test_fifty_sessions_at_once(world: World) -> None:
+    """As many as two cores can carry: their functions may take as long as a deployment lets them, 29 seconds."""
+    with world.reconfigured("RunsFunction", timeout=29):
+        warm(world, 50)
+        are_answered_at_once(world, 50)
+
+
+def are_answered_at_once(world: World, sessions: int) -> None:
     names = [world.new_session() for _ in range(sessions)]
     answers = at_once([partial(world.start, name, "steps", **key("k")) for name in names])
     statuses = Counter(answer.status_code for answer in answers)
     print(f"\n{sessions} sessions at once: {dict(statuses)}")
-    assert set(statuses) <= {200, 202}  # one that has to wait too long for its turn is handed over
+    # One that has to wait too long for its turn is handed over.
+    assert [answer.text for answer in answers if answer.status_code not in (200, 202)] == []
     for name in names:
         assert world.until(name, "finished")["text"] == "Both done."
         assert world.messages(name, "user") == [f"steps {name}"]

@@ -121,7 +121,7 @@ def model(world: World) -> Iterator[ModelServer]:
     answers = [calls(("step", {"name": "one"})), calls(("step", {"name": "two"})), text("Both done.")]
     with ModelServer(answers) as server:
         variables = {"MODEL": "openai:made-up", "OPENAI_BASE_URL": server.base_url, "OPENAI_API_KEY": "sk-made-up"}
-        with world.reconfigured(variables, "RunsFunction", "StepsFunction"):
+        with world.reconfigured("RunsFunction", "StepsFunction", **variables):
             yield server
 
 
@@ -153,7 +153,7 @@ def test_a_provider_that_is_down(world: World, model: ModelServer, seconds: floa
 def test_a_provider_that_is_down_for_too_long(world: World, model: ModelServer) -> None:
     """After `OutageHours` the run is parked with the reason; it goes on when somebody asks, and not before."""
     session = world.new_session()
-    with world.reconfigured({"OUTAGE_HOURS": "0.001"}, "StepsFunction"):
+    with world.reconfigured("StepsFunction", OUTAGE_HOURS="0.001"):
         with model.down(503):
             world.start(session, "steps", headers=ASYNC)
             until(lambda: shown(world, session)["finish_reason"] == "parked", 90)
