@@ -143,6 +143,12 @@ REQUESTS: list[tuple[list[str], str, str, Any]] = [
         {"approved": True, "args": {"order": 18}, "note": "fine"},
     ),
     (
+        ["approvals", "answer", APPROVAL, "deep blue", "--note", "as the sea"],
+        "POST",
+        f"/approvals/{APPROVAL}/decision",
+        {"answer": "deep blue", "note": "as the sea"},
+    ),
+    (
         ["approvals", "reject", APPROVAL, "--note", "no"],
         "POST",
         f"/approvals/{APPROVAL}/decision",

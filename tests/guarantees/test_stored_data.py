@@ -20,7 +20,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from durable import Approval, Checkpoint, FinishReason, RecordFormatError, Status, render_approval
-from durable.approval_stream import ApprovalEvent
+from durable.approval_stream import ApprovalEvent, Expired
 from durable.nesting import agents_at_work, subagents_of
 from durable.records import FORMAT, upgrade
 from durable.transcript import first_fault
@@ -235,3 +235,19 @@ def test_a_golden_approval_says_what_it_said() -> None:
     assert approval.callback_approver("5c" * 32) == (True, "dan")
     still_open = approval.but(events=approval.events[:-2])
     assert (still_open.status, still_open.ballot.missing, still_open.level) == ("pending", 1, 1)
+
+
+def test_a_golden_question_says_what_it_said() -> None:
+    """The events of a question that was escalated and answered are loaded as they were; unanswered it has a default."""
+    golden = json.loads((FOLDER / "question-events-v1.json").read_text())
+    events = tuple(TypeAdapter(list[ApprovalEvent]).validate_python(golden["events"]))
+    answered = Approval(id="apr_1", revision=len(events) - 1, events=events)
+    assert answered.decision is not None
+    assert answered.decision.model_dump(mode="json", exclude_defaults=True) == golden["decision"]
+    assert len(render_approval(answered).splitlines()) == len(events)
+    still_open = answered.but(events=events[:-2])
+    assert (still_open.status, still_open.level, still_open.channels) == ("pending", 1, ("leads", "pager"))
+    assert still_open.deadline is not None
+    expired = still_open.but(events=(*still_open.events, Expired(at=still_open.deadline)))
+    assert expired.decision is not None
+    assert expired.decision.model_dump(mode="json", exclude_defaults=True) == golden["default"]
